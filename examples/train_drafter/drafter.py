@@ -1,0 +1,243 @@
+"""The training model: a DFlash backbone with Domino's causal correction head, in plain PyTorch.
+
+Sizes in the docstrings: R sequences, S context tokens, A anchors per sequence, B block size (= draft
+depth J, anchor first), H hidden, V vocabulary, G GRU width, E bottleneck, M captured layers. Parameter
+names are those of the checkpoint, so ``state_dict()`` is what is exported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class DrafterConfig:
+    """Shapes of the drafter; the defaults fit SmolLM2-135M."""
+
+    hidden_size: int = 576
+    num_layers: int = 2
+    num_heads: int = 9
+    num_kv_heads: int = 3
+    head_dim: int = 64
+    intermediate_size: int = 1536
+    vocab_size: int = 49152
+    block_size: int = 8
+    target_layer_ids: tuple[int, ...] = (1, 8, 15, 22, 27)
+    mask_token_id: int = 16  # a reserved special token of the target
+    gru_hidden_dim: int = 256
+    emb_dim: int = 128
+    rope_theta: float = 10000.0
+    rms_norm_eps: float = 1e-6
+    max_position_embeddings: int = 8192
+
+    def to_checkpoint(self) -> dict[str, Any]:
+        """``config.json`` in the dialect of the published Domino checkpoints."""
+        return {
+            "architectures": ["DFlashDraftModel"],
+            "model_type": "qwen3",
+            "block_size": self.block_size,
+            "dflash_config": {
+                "projector_type": "domino",
+                "mask_token_id": self.mask_token_id,
+                "target_layer_ids": list(self.target_layer_ids),
+                "pure_draft_prefix_len": 1,
+                "emb_dim": self.emb_dim,
+                "gru_hidden_dim": self.gru_hidden_dim,
+                "shift_label": True,
+            },
+            "emb_dim": self.emb_dim,
+            "gru_hidden_dim": self.gru_hidden_dim,
+            "num_target_layers": 30,
+            "num_hidden_layers": self.num_layers,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_attention_heads": self.num_heads,
+            "num_key_value_heads": self.num_kv_heads,
+            "head_dim": self.head_dim,
+            "layer_types": ["full_attention"] * self.num_layers,
+            "rope_theta": self.rope_theta,
+            "rope_scaling": None,
+            "rope_parameters": {"rope_theta": self.rope_theta, "rope_type": "default"},
+            "max_position_embeddings": self.max_position_embeddings,
+            "rms_norm_eps": self.rms_norm_eps,
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "initializer_range": 0.02,
+            "tie_word_embeddings": False,
+            "use_sliding_window": False,
+            "sliding_window": None,
+            "max_window_layers": self.num_layers,
+            "vocab_size": self.vocab_size,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 2,
+            "dtype": "bfloat16",
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class RMSNorm(nn.Module):
+    """Qwen3's kind: statistics in float32, cast back before the weight is applied."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + self.eps)
+        return self.weight.to(x.dtype) * (x.float() * scale).to(x.dtype)
+
+
+def rotary_tables(config: DrafterConfig, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin, [..., head_dim] float32, of positions [...] (half-split layout)."""
+    exponent = torch.arange(0, config.head_dim, 2, device=positions.device) / config.head_dim
+    angles = positions[..., None].float() * config.rope_theta**-exponent
+    angles = torch.cat([angles, angles], -1)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotary embedding of x [R, heads, T, head_dim] with tables [R, T, head_dim]."""
+    cos, sin = (table[:, None].to(x.dtype) for table in tables)
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat([-second, first], -1) * sin
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    return nn.Linear(inputs, outputs, bias=False)
+
+
+class Attention(nn.Module):
+    """Block queries attend to the context features and to all slots of their own block."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
+        self.head_dim = config.head_dim
+        self.q_proj = linear(config.hidden_size, config.num_heads * config.head_dim)
+        self.k_proj = linear(config.hidden_size, config.num_kv_heads * config.head_dim)
+        self.v_proj = linear(config.hidden_size, config.num_kv_heads * config.head_dim)
+        self.o_proj = linear(config.num_heads * config.head_dim, config.hidden_size)
+        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+
+    def _heads(self, x: Tensor, num_heads: int) -> Tensor:
+        return x.view(*x.shape[:2], num_heads, self.head_dim)
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor,
+        x_tables: tuple[Tensor, Tensor],
+        context_tables: tuple[Tensor, Tensor],
+        mask: Tensor,
+    ) -> Tensor:
+        """x [R, T, H] and context [R, S, H] with mask [R, 1, T, S + T] give [R, T, H]."""
+        # Context and block share the projections; the context skips input_layernorm.
+        both = torch.cat([context, x], 1)
+        tables = tuple(torch.cat(pair, 1) for pair in zip(context_tables, x_tables))
+        query = self.q_norm(self._heads(self.q_proj(x), self.num_heads)).transpose(1, 2)
+        key = self.k_norm(self._heads(self.k_proj(both), self.num_kv_heads)).transpose(1, 2)
+        value = self._heads(self.v_proj(both), self.num_kv_heads).transpose(1, 2)
+        groups = self.num_heads // self.num_kv_heads
+        attended = F.scaled_dot_product_attention(
+            rotate(query, x_tables),
+            rotate(key, tables).repeat_interleave(groups, 1),
+            value.repeat_interleave(groups, 1),
+            attn_mask=mask,
+        )
+        return self.o_proj(attended.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        self.gate_proj = linear(config.hidden_size, config.intermediate_size)
+        self.up_proj = linear(config.hidden_size, config.intermediate_size)
+        self.down_proj = linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        self.self_attn = Attention(config)
+        self.mlp = MLP(config)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(self, x: Tensor, *attention_inputs: Any) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), *attention_inputs)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Drafter(nn.Module):
+    """Backbone and head. The embedding and the LM head are the target's and come as arguments."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        self.config = config
+        hidden, gru, bottleneck = config.hidden_size, config.gru_hidden_dim, config.emb_dim
+        self.fc = linear(len(config.target_layer_ids) * hidden, hidden)
+        self.hidden_norm = RMSNorm(hidden, config.rms_norm_eps)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.norm = RMSNorm(hidden, config.rms_norm_eps)
+        self.prefix_gru = nn.GRU(hidden, gru, bias=False, batch_first=True)
+        self.embed_proj = nn.Sequential(
+            linear(hidden + gru, bottleneck), nn.SiLU(), linear(bottleneck, config.vocab_size)
+        )
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2 and "prefix_gru" not in name:
+                nn.init.normal_(parameter, std=0.02)
+
+    def block_hidden(
+        self, features: Tensor, token_ids: Tensor, anchors: Tensor, embedding: Tensor
+    ) -> Tensor:
+        """h [R, A, B, H]: slot k of the block at an anchor predicts position anchor + 1 + k.
+
+        features [R, S, M*H]: the target's hidden states; token_ids [R, S]; anchors [R, A] positions;
+        embedding [V, H]. A block sees the context strictly before its anchor, and itself.
+        """
+        num_requests, num_anchors = anchors.shape
+        block_size = self.config.block_size
+        context = self.hidden_norm(self.fc(features))
+        block_ids = torch.full(
+            (num_requests, num_anchors, block_size), self.config.mask_token_id
+        )
+        block_ids[:, :, 0] = token_ids.gather(1, anchors)
+        x = F.embedding(block_ids, embedding).to(context.dtype).flatten(1, 2)
+        positions = (anchors[:, :, None] + torch.arange(block_size)).flatten(1)
+        context_positions = torch.arange(features.shape[1]).expand(num_requests, -1)
+        block_of_slot = torch.arange(num_anchors * block_size) // block_size
+        sees_context = context_positions[:, None] < anchors.repeat_interleave(block_size, 1)[..., None]
+        sees_block = (block_of_slot[:, None] == block_of_slot).expand(num_requests, -1, -1)
+        mask = torch.cat([sees_context, sees_block], -1)[:, None]
+        x_tables = rotary_tables(self.config, positions)
+        context_tables = rotary_tables(self.config, context_positions)
+        for layer in self.layers:
+            x = layer(x, context, x_tables, context_tables, mask)
+        return self.norm(x).unflatten(1, (num_anchors, block_size))
+
+    def head_states(self, previous_ids: Tensor, embedding: Tensor) -> Tensor:
+        """s [N, B, G] after the GRU consumed previous_ids[:, :k+1] [N, B]; the anchor is first."""
+        return self.prefix_gru(F.embedding(previous_ids, embedding))[0]
+
+    def correction_bottleneck(self, hidden: Tensor, states: Tensor) -> Tensor:
+        """SiLU(W1 [z ; s]) [..., E]; W2's rows turn it into corrections of single tokens."""
+        return self.embed_proj[1](self.embed_proj[0](torch.cat([hidden, states], -1)))
+
+    @property
+    def correction_rows(self) -> nn.Parameter:
+        """W2 [V, E]."""
+        return self.embed_proj[2].weight

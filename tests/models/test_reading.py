@@ -1,0 +1,5 @@
+from tests.models.dialects import DIALECTS
+
+
+def test_x():
+    assert DIALECTS
