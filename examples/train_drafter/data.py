@@ -101,7 +101,7 @@ class FeatureStore:
         spans = [slice(self.starts[member], self.starts[member + 1]) for member in members]
         if not all(self.ready[member] for member in members):
             features = self.target.features(token_ids)
-            for row, (member, span) in enumerate(zip(members, spans)):
+            for row, (member, span) in enumerate(zip(members, spans, strict=True)):
                 self.rows[span] = features[row, : self.lengths[member]]
                 self.ready[member] = True
         features = torch.zeros(*token_ids.shape, self.rows.shape[1], dtype=torch.bfloat16)

@@ -1,8 +1,8 @@
 """The training model: a DFlash backbone with Domino's causal correction head, in plain PyTorch.
 
-Sizes in the docstrings: R sequences, S context tokens, A anchors per sequence, B block size (= draft
-depth J, anchor first), H hidden, V vocabulary, G GRU width, E bottleneck, M captured layers. Parameter
-names are those of the checkpoint, so ``state_dict()`` is what is exported.
+Sizes in the docstrings: R sequences, S context tokens, A anchors per sequence, B block size (equal
+to the draft depth J: anchor first), H hidden, V vocabulary, G GRU width, E bottleneck, M captured
+layers. Parameter names are those of the checkpoint, so ``state_dict()`` is what is exported.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Attention(nn.Module):
         """x [R, T, H] and context [R, S, H] with mask [R, 1, T, S + T] give [R, T, H]."""
         # Context and block share the projections; the context skips input_layernorm.
         both = torch.cat([context, x], 1)
-        tables = tuple(torch.cat(pair, 1) for pair in zip(context_tables, x_tables))
+        tables = tuple(torch.cat(pair, 1) for pair in zip(context_tables, x_tables, strict=True))
         query = self.q_norm(self._heads(self.q_proj(x), self.num_heads)).transpose(1, 2)
         key = self.k_norm(self._heads(self.k_proj(both), self.num_kv_heads)).transpose(1, 2)
         value = self._heads(self.v_proj(both), self.num_kv_heads).transpose(1, 2)
@@ -206,21 +206,20 @@ class Drafter(nn.Module):
     ) -> Tensor:
         """h [R, A, B, H]: slot k of the block at an anchor predicts position anchor + 1 + k.
 
-        features [R, S, M*H]: the target's hidden states; token_ids [R, S]; anchors [R, A] positions;
-        embedding [V, H]. A block sees the context strictly before its anchor, and itself.
+        features [R, S, M*H]: the target's hidden states; token_ids [R, S]; anchors [R, A]: their
+        positions; embedding [V, H]. A block sees itself and the context strictly before its anchor.
         """
         num_requests, num_anchors = anchors.shape
         block_size = self.config.block_size
         context = self.hidden_norm(self.fc(features))
-        block_ids = torch.full(
-            (num_requests, num_anchors, block_size), self.config.mask_token_id
-        )
+        block_ids = torch.full((num_requests, num_anchors, block_size), self.config.mask_token_id)
         block_ids[:, :, 0] = token_ids.gather(1, anchors)
         x = F.embedding(block_ids, embedding).to(context.dtype).flatten(1, 2)
         positions = (anchors[:, :, None] + torch.arange(block_size)).flatten(1)
         context_positions = torch.arange(features.shape[1]).expand(num_requests, -1)
         block_of_slot = torch.arange(num_anchors * block_size) // block_size
-        sees_context = context_positions[:, None] < anchors.repeat_interleave(block_size, 1)[..., None]
+        anchor_of_slot = anchors.repeat_interleave(block_size, 1)
+        sees_context = context_positions[:, None] < anchor_of_slot[..., None]
         sees_block = (block_of_slot[:, None] == block_of_slot).expand(num_requests, -1, -1)
         mask = torch.cat([sees_context, sees_block], -1)[:, None]
         x_tables = rotary_tables(self.config, positions)

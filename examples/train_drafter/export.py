@@ -35,12 +35,12 @@ def plot_curves(log_path: Path, png_path: Path) -> None:
     for key, label in (("base_loss", "base logits"), ("loss", "with the Domino head")):
         points = [(e["seconds"] / 60, e[key]) for e in entries if key in e]
         if points:
-            loss_axis.plot(*zip(*points), label=label, linewidth=1)
+            loss_axis.plot(*zip(*points, strict=True), label=label, linewidth=1)
     curves = (("accepted", "held-out, trained kinds"), ("accepted_untrained", "other kinds"))
     for key, label in curves:
         points = [(e["seconds"] / 60, e[key]) for e in entries if key in e]
         if points:
-            accepted_axis.plot(*zip(*points), label=label, marker=".", linewidth=1)
+            accepted_axis.plot(*zip(*points, strict=True), label=label, marker=".", linewidth=1)
     loss_axis.set(xlabel="minutes of training", ylabel="cross entropy", ylim=(None, 5))
     accepted_axis.set(xlabel="minutes of training", ylabel="tokens per round, greedy chain")
     for axis in (loss_axis, accepted_axis):
@@ -54,9 +54,7 @@ def plot_curves(log_path: Path, png_path: Path) -> None:
 def export_weights(state: dict[str, Any], out_dir: Path) -> int:
     """Write config.json and model.safetensors (bf16); returns the number of bytes of weights."""
     settings = state["config"]
-    config = DrafterConfig(
-        **{**settings, "target_layer_ids": tuple(settings["target_layer_ids"])}
-    )
+    config = DrafterConfig(**{**settings, "target_layer_ids": tuple(settings["target_layer_ids"])})
     drafter = Drafter(config)
     drafter.load_state_dict(state["drafter"])
     weights = {
@@ -81,17 +79,17 @@ tags: [speculative-decoding, dflash, domino]
 
 A small demonstration checkpoint: a block-parallel drafter (DFlash backbone, {layers} layers) with
 Domino's causal correction head. It drafts {block} tokens per pass, anchor first. It was trained on
-a CPU with two cores in {minutes:.0f} minutes by the scripts in `examples/train_drafter/`. It predicts
-what this one target writes; it is of no use without it. The embedding and the LM head are the
-target's and are not in the file ({megabytes:.1f} MB, bf16).
+a CPU with two cores in {minutes:.0f} minutes by the scripts in `examples/train_drafter/`. It
+predicts what this one target writes and is of no use without it. The embedding and the LM head are
+the target's and are not in the file ({megabytes:.1f} MB, bf16).
 
 ## Training
 - Data: {answers} answers ({tokens} tokens) that the target wrote itself, two thirds greedy and one
   third at temperature 0.7, to the prompts below. Nobody else's answers were used.
 - {steps} steps of {batch} sequences x {anchors} anchors, AdamW with a cosine schedule, Domino's
   curriculum from base logits to corrected logits.
-- Final training losses (cross entropy, position-weighted): {loss:.3f} with the head, {base_loss:.3f}
-  for the base logits.
+- Final training losses (cross entropy, position-weighted): {loss:.3f} with the head,
+  {base_loss:.3f} for the base logits.
 
 | prompts | kind | training answers | licence of the prompts |
 |---|---|---|---|

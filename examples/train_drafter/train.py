@@ -65,7 +65,9 @@ def sample_anchors(batch: Batch, count: int, shuffler: random.Random) -> tuple[T
     """Anchors [R, A] at answer tokens that have a successor, and which of them are real."""
     anchors = torch.zeros(len(batch.lengths), count, dtype=torch.long)
     real = torch.zeros(len(batch.lengths), count, dtype=torch.bool)
-    for row, (prompt_length, length) in enumerate(zip(batch.prompt_lengths, batch.lengths)):
+    for row, (prompt_length, length) in enumerate(
+        zip(batch.prompt_lengths, batch.lengths, strict=True)
+    ):
         possible = range(prompt_length, length - 1)
         chosen = sorted(shuffler.sample(possible, min(count, len(possible))))
         anchors[row, : len(chosen)] = torch.tensor(chosen)

@@ -7,16 +7,18 @@ fit `TARGET` (or the `TinySizes` that are passed in) and carry random but well-s
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from vllm_dartree.models import TargetFacts
+from vllm_dartree.models import TargetFacts, read_drafter
 
 Config = dict[str, Any]
 Tensors = dict[str, Tensor]
@@ -253,6 +255,16 @@ def edit(
     if tensors is not None:
         tensors(weights)
     return write(folder, current, weights)
+
+
+def assert_refused(folder: Path, words: str) -> None:
+    """read_drafter raises ValueError with all `words` (separated by " / ") and a fix."""
+    with pytest.raises(ValueError) as caught:
+        read_drafter(folder)
+    message = str(caught.value)
+    absent = [word for word in words.split(" / ") if word not in message]
+    assert not absent, f"{absent} not in: {message}"
+    assert re.search(r"\. [A-Z].*\.$", message, re.DOTALL), f"no fix at the end of: {message}"
 
 
 def load_tensors(folder: Path) -> Tensors:

@@ -41,6 +41,12 @@ def _pointer(typing_context, address):
 
 
 @njit(inline="always")
+def int16_at(address):
+    """The int16 (or 16-bit float) array that starts at `address`."""
+    return carray(_pointer(address), _UNBOUNDED, np.int16)
+
+
+@njit(inline="always")
 def int32_at(address):
     """The int32 array that starts at `address`."""
     return carray(_pointer(address), _UNBOUNDED, np.int32)

@@ -9,7 +9,7 @@ every process: where the configuration is validated, and where workers start.
 import builtins
 import importlib
 from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import Any
 
 from .changes import AppliedChanges, Change
@@ -54,8 +54,8 @@ def _next_power_of_2(_: Any) -> Callable[[int], int]:
     return next_power_of_2
 
 
-def _module(name: str) -> Callable[[], Any]:
-    return partial(importlib.import_module, name)
+def _module_of(target: str) -> Callable[[], Any]:
+    return partial(importlib.import_module, target.rsplit(".", 1)[0])
 
 
 def _config_class() -> type:
@@ -87,7 +87,7 @@ RUNNER_CHANGES: tuple[Change, ...] = (
         "vllm.triton_utils.dispatcher.vars",
         "the kernel scan expects a dict from vars(), which llvmlite's `lib` (loaded with numba) "
         "is not; a tolerant `vars` of that module lets the scan pass",
-        _module("vllm.triton_utils.dispatcher"),
+        _module_of("vllm.triton_utils.dispatcher.vars"),
         lambda _: _vars_of_mapping,
     ),
     Change(
@@ -100,7 +100,7 @@ RUNNER_CHANGES: tuple[Change, ...] = (
 """What `enable_model_runner_v2` changes at once; `kernel_changes` follow when a worker starts."""
 
 
-def _native_launcher(implementation: Callable[..., Any]) -> Callable[[Any], Any]:
+def _launcher_of(implementation: Callable[..., Any]) -> Callable[[Any], Any]:
     def launcher(kernel: Any) -> Any:
         from vllm.triton_utils.dispatcher import KernelOverride
 
@@ -109,20 +109,28 @@ def _native_launcher(implementation: Callable[..., Any]) -> Callable[[Any], Any]
     return launcher
 
 
+@cache
 def kernel_changes() -> tuple[Change, ...]:
-    """One change for each Triton kernel that gets a native version, or a refusal by name."""
-    from . import kernels
+    """One change for each Triton kernel that gets a native version, or a refusal by name.
 
-    native = (
+    A kernel is replaced in the module that defines it: no module of vLLM launches another's.
+    """
+    from .kernels import NATIVE_KERNELS
+
+    native = [
+        Change(name, "native version", _module_of(name), _launcher_of(implementation))
+        for name, implementation in NATIVE_KERNELS.items()
+    ]
+    refused = [
         Change(
             name,
-            "native version of a Triton kernel",
-            _module(name.rsplit(".", 1)[0]),
-            _native_launcher(implementation),
+            f"no native version: refuses {feature} by name",
+            _module_of(name),
+            lambda _, missing=MissingKernel(name, feature): missing,
         )
-        for name, implementation in kernels.NATIVE_KERNELS.items()
-    )
-    return tuple(native)
+        for name, feature in LEFT_OUT_KERNELS.items()
+    ]
+    return (*native, *refused)
 
 
 def install_native_kernels() -> None:

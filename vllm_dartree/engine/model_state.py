@@ -112,14 +112,17 @@ class TreeModelState(DefaultModelState):
             positions.copy_(input_batch.positions)
             positions[: batch.num_rows] = batch.positions
             inputs["positions"] = positions
+        self.trees.clock.mark("rest")
         return inputs
 
     def postprocess_state(
         self, idx_mapping: Tensor, num_sampled: Any, num_computed_tokens: Tensor | None = None
     ) -> None:
         super().postprocess_state(idx_mapping, num_sampled, num_computed_tokens)
+        self.trees.clock.mark("rest")
         if self.cache is not None and self.trees.verdict is not None:
             self.cache.commit(self.vllm_config, self.trees.verdict)
+        self.trees.clock.mark("commit")
         self.cache = None
         self._step = None
 

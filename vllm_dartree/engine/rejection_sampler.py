@@ -46,9 +46,11 @@ class TreeRejectionSampler:
         num_nans = get_num_nans(logits) if self.sampler.compute_nans else None
         num_logprobs = self.sampler.sampling_states.max_num_logprobs(input_batch.idx_mapping_np)
 
+        self.trees.clock.mark("target")
         drawn, processed_logits = self._draw(logits, input_batch, batch, num_logprobs)
         verdict = accept(batch, drawn)
         self.trees.verdict = verdict
+        self.trees.clock.mark("walk")
 
         tokens, num_sampled = _emitted(batch, verdict, drawn, input_batch.num_reqs)
         logprobs = None

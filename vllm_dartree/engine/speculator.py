@@ -22,7 +22,7 @@ from vllm_dartree.engine.rejection_sampler import path_first
 from vllm_dartree.engine.support import check_target_layers
 from vllm_dartree.engine.tree_state import TreeState
 from vllm_dartree.models import spec_from_hf_config
-from vllm_dartree.tree import DraftBlock, build
+from vllm_dartree.tree import DraftBlock, DraftTree, build
 
 logger = init_logger("vllm.dartree")
 
@@ -42,6 +42,7 @@ class TreeSpeculator(DFlashSpeculator):
         self.num_query_per_req = payload.num_query_slots
         self.trees = TreeState(self.max_num_reqs, self.options.budget, device)
         self.tree_options = self.options.tree
+        self.clock = self.trees.clock
 
     def load_draft_model(
         self, target_model: nn.Module, target_attn_layer_names: set[str]
@@ -67,8 +68,9 @@ class TreeSpeculator(DFlashSpeculator):
 
     def propose(self, input_batch: InputBatch, *args: Any, **kwargs: Any) -> Tensor:
         """Draft a tree per request; returns their tokens [R, B] int64 in tree order."""
+        self.clock.mark("rest")
         super().propose(input_batch, *args, **kwargs)
-        self.trees.batch = self.trees.verdict = None
+        self.trees.end_step()
         return self.trees.tokens(input_batch.idx_mapping)
 
     def _generate_draft(
@@ -90,9 +92,15 @@ class TreeSpeculator(DFlashSpeculator):
         )
         hidden = hidden[: num_reqs * num_slots].view(num_reqs, num_slots, -1)
         block = self._block(hidden, self.input_buffers.input_ids[: num_reqs * num_slots])
-        tree = build(self.options.builder, block, self.model.head, self.tree_options)
         request_slots = self.sample_idx_mapping[: num_reqs * self.num_speculative_steps]
-        self.trees.store(request_slots.view(num_reqs, -1)[:, 0], tree)
+        request_slots = request_slots.view(num_reqs, -1)[:, 0]
+        self.clock.mark("draft")
+        self.trees.store(request_slots, self.build_trees(block, request_slots))
+        self.clock.mark("build")
+
+    def build_trees(self, block: DraftBlock, request_slots: Tensor) -> DraftTree:
+        """The draft trees of R requests; request_slots: [R] int64, their state indices."""
+        return build(self.options.builder, block, self.model.head, self.tree_options)
 
     def _block(self, hidden: Tensor, input_ids: Tensor) -> DraftBlock:
         slots = self.spec.slots[: self.options.depth]

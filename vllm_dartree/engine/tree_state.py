@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vllm_dartree.engine.stage_clock import StageClock
 from vllm_dartree.tree import DraftTree, Walk, ancestor_mask
 
 
@@ -69,6 +70,7 @@ class TreeState:
         self._num_nodes = torch.zeros(max_num_reqs, dtype=torch.int64, device=device)
         self.batch: TreeBatch | None = None
         self.verdict: Verdict | None = None
+        self.clock = StageClock()
 
     def store(self, request_slots: Tensor, tree: DraftTree) -> None:
         """Keep the trees of R requests, tree i in slot request_slots[i] ([R] int64)."""
@@ -98,6 +100,11 @@ class TreeState:
             num_nodes=self._num_nodes[request_slots],
         )
         return tree.truncate(num_scheduled)
+
+    def end_step(self) -> None:
+        """The step's trees are settled and the next ones stored."""
+        self.clock.num_rounds += self.batch is not None
+        self.batch = self.verdict = None
 
     def begin_step(
         self,

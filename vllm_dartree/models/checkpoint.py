@@ -113,7 +113,7 @@ def _detect_family(draft: ConfigReader, exporter: str | None, headers: Headers) 
         claims["tensor markov_w1.weight"] = "dspark"
     if len(set(claims.values())) > 1:
         told = ", ".join(f"{source} says {family}" for source, family in claims.items())
-        raise ValueError(f"drafter family: {told}. config.json belongs to another checkpoint.")
+        raise ValueError(f"drafter family: {told}. Use the config.json of this checkpoint.")
     if claims:
         return next(iter(claims.values()))
     # Architectures decide last: plugins list foreign ones as sentinels, converters rename them.
@@ -232,7 +232,7 @@ def _markov_head_type(draft: ConfigReader, headers: Headers) -> MarkovHeadType:
     if stated not in (None, shipped):
         raise ValueError(
             f"markov_head_type: config.json says {stated!r}, the tensors are those of a "
-            f"{shipped!r} head. The two files are from different checkpoints."
+            f"{shipped!r} head. Use the config.json of this checkpoint."
         )
     return shipped
 

@@ -23,7 +23,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     except ValueError as error:  # covers JSONDecodeError and UnicodeDecodeError
         raise ValueError(f"{path}: not valid JSON ({error}). Download the file again.") from error
     if not isinstance(config, dict):
-        raise ValueError(f"{path}: expected a JSON object, got {type(config).__name__}.")
+        raise ValueError(
+            f"{path}: expected a JSON object, got {type(config).__name__}. Download it again."
+        )
     return config
 
 
@@ -133,7 +135,7 @@ def agree(key: str, in_config: int | None, in_tensors: int | None, tensor: str) 
     if in_config is not None and in_tensors is not None and in_config != in_tensors:
         raise ValueError(
             f"{key}: config.json says {in_config}, the shape of {tensor} says {in_tensors}. "
-            "The two files are from different checkpoints, or config.json was edited."
+            "Use the config.json of this checkpoint."
         )
     return in_tensors if in_config is None else in_config
 

@@ -36,7 +36,6 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "mrope_section": ((), "drafters use one-dimensional positions"),
     "quantization_config": ((), "use the unquantised checkpoint"),
 }
-_FAMILY_TENSORS = {"selector_": _DFLASH2, "conv_": _DFLASH2, "candidate_selector": _DFLASH2}
 _DFLARE_MODULES = ("k_proj_target", "v_proj_target", "input_proj", "output_proj")
 
 
@@ -54,11 +53,11 @@ def refuse_other_architectures(
                 accepted = ("DFlash*", "*Domino*", "*DSpark*")
                 raise _refusal("architectures", name, accepted, "another architecture")
     for header in headers.values():
-        for prefix, why in _FAMILY_TENSORS.items():
-            if any(part.startswith(prefix) for part in header.name.split(".")):
-                raise _refusal("tensor", header.name, (), why)
-        if any(part in _DFLARE_MODULES for part in header.name.split(".")):
-            raise _refusal("tensor", header.name, (), _DFLARE)
+        for module in header.name.split("."):
+            if "conv" in module or "selector" in module:
+                raise _refusal("tensor", header.name, (), _DFLASH2)
+            if module in _DFLARE_MODULES:
+                raise _refusal("tensor", header.name, (), _DFLARE)
 
 
 def _refusal(key: str, value: object, harmless: tuple[Any, ...], why: str) -> ValueError:

@@ -181,7 +181,7 @@ def check_tensors(spec: DrafterSpec, headers: Mapping[str, TensorHeader]) -> Non
         if header.shape != shape:
             raise ValueError(
                 f"{header.name}: shape {list(header.shape)}, config.json implies {list(shape)}. "
-                "The two files are from different checkpoints."
+                "Use the config.json of this checkpoint."
             )
         dtypes = ("I64", "I32") if name == "d2t" else _FLOATS
         if header.dtype not in dtypes:
@@ -192,9 +192,9 @@ def check_tensors(spec: DrafterSpec, headers: Mapping[str, TensorHeader]) -> Non
     unknown = sorted(h.name for key, h in headers.items() if key not in {*expected, *_UNUSED})
     if unknown:
         raise ValueError(
-            f"{unknown[0]}: unknown tensor (unknown in all: {len(unknown)}), a {spec.family} "
-            f"drafter with head {spec.head!r} has {len(expected)} known ones. config.json may "
-            "describe another drafter, or this kind of drafter is not supported."
+            f"{unknown[0]}: unknown tensor (of {len(unknown)}), expected the {len(expected)} of a "
+            f"{spec.family} drafter with head {spec.head!r}. Use the config.json of this "
+            "checkpoint; if it is, this kind of drafter is not supported."
         )
 
 
