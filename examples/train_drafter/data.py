@@ -67,6 +67,7 @@ class Target:
         self.model = AutoModel.from_pretrained(directory, dtype=torch.bfloat16).eval()
         self.layer_ids = layer_ids
         self.embedding = self.model.get_input_embeddings().weight.detach()
+        self.final_norm = self.model.norm.weight.detach()
 
     @torch.inference_mode()
     def features(self, token_ids: Tensor) -> Tensor:

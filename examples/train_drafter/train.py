@@ -157,6 +157,8 @@ def train(args: argparse.Namespace) -> None:
     tokens = sum(len(answer.answer_ids) for answer in answers)
     print(f"{len(answers)} answers, {tokens} tokens, {len(frequent)} ids cover {covered:.2%}")
     target = Target(ensure_target(), drafter.config.target_layer_ids)
+    if run.step == 0:  # logits of the scale that the target's LM head expects
+        drafter.norm.weight.data.copy_(target.final_norm)
     store = FeatureStore(target, answers, args.run / "features.bin")
     shuffler = random.Random(args.seed + run.step)
     budget = 60 * args.minutes
@@ -188,7 +190,7 @@ def train(args: argparse.Namespace) -> None:
             run.seconds += time.monotonic() - began
             both = torch.stack([final, base]).detach()
             mean = both if mean is None else 0.97 * mean + 0.03 * both
-            if run.step % 25 == 0:
+            if run.step % 20 == 0:
                 run.log(loss=mean[0].item(), base_loss=mean[1].item(), lr=rate)
                 bar.set_postfix_str(f"step {run.step} loss {mean[0]:.3f} base {mean[1]:.3f}")
                 bar.update(round(run.seconds) - bar.n)
@@ -213,15 +215,15 @@ def main() -> None:
     parser.add_argument("--run", type=Path, default=cache_root() / "train_drafter")
     parser.add_argument("--minutes", type=float, default=85.0, help="training time, all runs")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=8, help="sequences per step")
-    parser.add_argument("--anchors", type=int, default=32, help="anchors per sequence")
+    parser.add_argument("--batch", type=int, default=4, help="sequences per step")
+    parser.add_argument("--anchors", type=int, default=40, help="anchors per sequence")
     parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--warmup", type=int, default=100, help="steps")
     parser.add_argument("--gamma", type=float, default=4.0, help="slot k weighs exp(-k / gamma)")
     parser.add_argument("--curriculum", type=float, default=0.6, help="share of the budget")
     parser.add_argument("--base-floor", type=float, default=0.1, help="least weight of base loss")
-    parser.add_argument("--frequent", type=int, default=6000, help="ids in every softmax")
-    parser.add_argument("--random", type=int, default=1000, help="other ids, fresh each step")
+    parser.add_argument("--frequent", type=int, default=4000, help="ids in every softmax")
+    parser.add_argument("--random", type=int, default=600, help="other ids, fresh each step")
     parser.add_argument("--save-minutes", type=float, default=5.0)
     parser.add_argument("--evaluate-minutes", type=float, default=8.0)
     parser.add_argument("--held-out-stride", type=int, default=4, help="evaluate every n-th answer")

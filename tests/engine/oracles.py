@@ -7,10 +7,11 @@ how the target itself went on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
+
 from vllm_dartree.tree import DraftTree
 
 Node = tuple[int, int, float]  # token, parent node index (-1: the root), score
@@ -18,15 +19,20 @@ Shape = Callable[["Oracle", list[int], int], list[Node]]
 
 
 class Oracle:
-    """Builds scripted trees. `answers`: prompt token ids -> the target's greedy continuation."""
+    """Builds scripted trees.
 
-    def __init__(self, speculator: Any, req_states: Any, vocab_size: int) -> None:
+    answers: prompt token ids -> the target's greedy continuation. shape: what a tree looks like,
+    from the right tokens after the root; shape_of: the same for single prompts.
+    """
+
+    def __init__(self, speculator: Any, req_states: Any) -> None:
         self.budget = speculator.options.budget
         self.depth = speculator.options.depth
-        self.vocab_size = vocab_size
         self.req_states = req_states
+        self.vocab_size = req_states.vocab_size
         self.answers: dict[tuple[int, ...], list[int]] = {}
         self.shape: Shape = never
+        self.shape_of: dict[tuple[int, ...], Shape] = {}
         self.step = 0
         self.num_drafted = 0
         speculator.build_trees = self.build_trees
@@ -45,13 +51,15 @@ class Oracle:
         total = int(states.total_len.gpu[slot])
         prompt_len = int(states.prompt_len.np[slot])
         history = states.all_token_ids.gpu[slot, :total].tolist()
-        answer = self.answers.get(tuple(history[:prompt_len]))
+        prompt = tuple(history[:prompt_len])
+        answer = self.answers.get(prompt)
         if answer is None:
             return []
         done = total - prompt_len
         # A last step may accept more than max_tokens; the scheduler cuts that off.
         assert history[prompt_len:][: len(answer)] == answer[:done], "left the target's own path"
-        return self.shape(self, answer[done : done + self.depth], self.step)[: self.budget]
+        shape = self.shape_of.get(prompt, self.shape)
+        return shape(self, answer[done : done + self.depth], self.step)[: self.budget]
 
 
 def _spine(right_rank: Callable[[int], int], siblings: int, until: int = 10**9) -> Shape:
@@ -65,7 +73,7 @@ def _spine(right_rank: Callable[[int], int], siblings: int, until: int = 10**9) 
             for rank in range(siblings):
                 drafted = token if rank == right else oracle.wrong(token, rank + 1)
                 nodes.append((drafted, parent, -float(len(nodes))))
-            # Under a wrong depth the tree goes on below its first node.
+            # Under a wrong depth the tree goes on below its last node.
             parent = len(nodes) - siblings + min(right, siblings - 1)
         return nodes
 
@@ -89,7 +97,18 @@ def short(oracle: Oracle, future: list[int], step: int) -> list[Node]:
     return second(oracle, future, step)[:size]
 
 
+def nothing(oracle: Oracle, future: list[int], step: int) -> list[Node]:
+    """The root alone."""
+    return []
+
+
+def single(oracle: Oracle, future: list[int], step: int) -> list[Node]:
+    """One node, the right one."""
+    return perfect(oracle, future, step)[:1]
+
+
 def never(oracle: Oracle, future: list[int], step: int) -> list[Node]:
+    """Wrong tokens only."""
     return _spine(lambda depth: 2, siblings=2)(oracle, future, step)
 
 
@@ -111,7 +130,3 @@ SHAPES: dict[str, Shape] = {
     "short": short,
 }
 """The oracles of the harness by name."""
-
-
-def accepted_per_round(outputs: Sequence[int], rounds: int) -> float:
-    return sum(outputs) / max(rounds, 1)

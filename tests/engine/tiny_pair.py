@@ -68,6 +68,29 @@ def write_target(folder: Path, layers: int = LAYERS, **overrides: object) -> Pat
     return _write(folder, config | overrides, weights)
 
 
+def write_windowed_target(folder: Path, window: int) -> Path:
+    """A Llama target whose first layer sees `window` positions and whose second sees all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = _generator(2, 0.2)
+    weights = {"model.embed_tokens.weight": draw(VOCAB, HIDDEN) * 5}
+    for layer in range(LAYERS):
+        weights |= _layer(f"model.layers.{layer}.", draw)
+    weights = {
+        name: value
+        for name, value in weights.items()
+        if not name.endswith(("q_norm.weight", "k_norm.weight"))
+    }
+    weights |= {"model.norm.weight": torch.ones(HIDDEN), "lm_head.weight": draw(VOCAB, HIDDEN) * 10}
+    config = _shape(LAYERS) | {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "tie_word_embeddings": False,
+        "sliding_window": window,
+        "layer_types": ["sliding_attention", "full_attention"],
+    }
+    return _write(folder, config, weights)
+
+
 def write_drafter(folder: Path, block_size: int = 8, target_layers: int = LAYERS) -> Path:
     """A random Domino drafter in the raw dialect: J = block_size, anchor first."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -44,6 +44,7 @@ class TinySizes:
     emb: int = 24
     rank: int = 16
     rope_theta: float = 10000.0
+    attention_bias: bool = False
     seed: int = 0
     dtype: torch.dtype = torch.float32
 
@@ -95,6 +96,8 @@ class Weights:
                 "mlp.down_proj": (s.hidden, s.mlp),
             }.items():
                 tensors[f"layers.{layer}.{name}.weight"] = self.matrix(*shape)
+                if s.attention_bias and name.startswith("self_attn"):
+                    tensors[f"layers.{layer}.{name}.bias"] = self.vector(shape[0])
             for name, size in {
                 "self_attn.q_norm": s.head_dim,
                 "self_attn.k_norm": s.head_dim,
@@ -164,7 +167,7 @@ def qwen3_config(s: TinySizes) -> Config:
         "num_key_value_heads": s.kv_heads,
         "head_dim": s.head_dim,
         "hidden_act": "silu",
-        "attention_bias": False,
+        "attention_bias": s.attention_bias,
         "rms_norm_eps": 1e-6,
         "rope_theta": s.rope_theta,
         "rope_scaling": None,

@@ -50,7 +50,7 @@ def test_dialect_is_read_into_canonical_form(dialect: str, tmp_path: Path) -> No
     assert spec.block_size == B
     assert spec.target_layer_ids == TINY.layer_ids
     assert spec.mask_token_id == TINY.mask
-    assert spec.head_dim == TINY.head_dim != spec.hidden_size // spec.num_attention_heads + 1
+    assert spec.head_dim == TINY.head_dim
     assert spec.rope_parameters == {"rope_type": "default", "rope_theta": TINY.rope_theta}
     assert not any(spec.layer_is_causal(i) for i in range(spec.num_hidden_layers))
     sizes = (spec.gru_hidden_dim, spec.emb_dim, spec.markov_rank)

@@ -8,9 +8,7 @@ from .registry import native
 
 
 @njit(cache=True)
-def _replay(
-    sampled, idx_mapping, trace, trace_stride, trace_len, total_len, prompt_len, num_reqs
-):
+def _replay(sampled, idx_mapping, trace, trace_stride, trace_len, total_len, prompt_len, num_reqs):
     sampled = int64_at(sampled)
     idx_mapping = int64_at(idx_mapping)
     trace = int32_at(trace)
@@ -72,9 +70,7 @@ def _overlay_embeddings(
         slot = idx_mapping[batch_row]
         num_computed = num_computed_tokens[slot]
         start = query_start_loc[batch_row]
-        num_rows = min(
-            query_start_loc[batch_row + 1] - start, embeds_lens[slot] - num_computed
-        )
+        num_rows = min(query_start_loc[batch_row + 1] - start, embeds_lens[slot] - num_computed)
         for i in range(num_rows):
             if masks[slot] != 0 and uint8_at(masks[slot])[num_computed + i] != 0:
                 continue  # a token id, embedded by the model

@@ -109,6 +109,10 @@ def _launcher_of(implementation: Callable[..., Any]) -> Callable[[Any], Any]:
     return launcher
 
 
+def _refusal_of(name: str, feature: str, kernel: Any) -> MissingKernel:
+    return MissingKernel(name, feature)
+
+
 @cache
 def kernel_changes() -> tuple[Change, ...]:
     """One change for each Triton kernel that gets a native version, or a refusal by name.
@@ -126,7 +130,7 @@ def kernel_changes() -> tuple[Change, ...]:
             name,
             f"no native version: refuses {feature} by name",
             _module_of(name),
-            lambda _, missing=MissingKernel(name, feature): missing,
+            partial(_refusal_of, name, feature),
         )
         for name, feature in LEFT_OUT_KERNELS.items()
     ]

@@ -11,10 +11,10 @@ _FORCED_LOGIT = 1.0e9
 
 @njit(cache=True)
 def _marker_at(tokens, start, marker, marker_len):
+    matches = True
     for i in range(marker_len):
-        if tokens[start + i] != marker[i]:
-            return False
-    return True
+        matches = matches and tokens[start + i] == marker[i]
+    return matches
 
 
 @njit(cache=True)

@@ -29,20 +29,32 @@ from vllm.v1.attention.backends.cpu_attn import (
 from vllm_dartree.engine.tree_state import TreeBatch
 
 
+@dataclass(frozen=True)
+class TreePlan:
+    """One tree's rows and what they may look at.
+
+    rows: of the flat batch. blocks: cache blocks of its committed prefix, in order.
+    masked_from: the first key column, of the prefix's columns followed by the tree's own rows, from
+    which on `bias` has to be added; a multiple of the block size.
+    bias: [M, columns - masked_from] float32, 0 where row m may look, -inf elsewhere.
+    """
+
+    rows: slice
+    blocks: list[int]
+    masked_from: int
+    bias: Tensor
+
+
 @dataclass
 class TreeAttentionMetadata(CPUAttentionMetadata):
     """Metadata of a step with trees, for the target's layers only.
 
-    tree: the step's trees. prefix_blocks: [T, P] int64 cache blocks of the prefixes, padded with
-    block 0. bias: [T, 1, M, S + M] float32, 0 where row m of a tree may look, -inf elsewhere; the
-    first S = P * block_size columns are the prefix, the others the tree's own rows.
     rest: stock metadata of the requests without a tree, None when there are none.
     set_aside: per layer name, keys and values [num_rows, num_kv_heads, head_size] of tree rows.
     """
 
-    tree: TreeBatch = None  # type: ignore[assignment]
-    prefix_blocks: Tensor = None  # type: ignore[assignment]
-    bias: Tensor = None  # type: ignore[assignment]
+    num_tree_rows: int = 0
+    plans: list[TreePlan] = field(default_factory=list)
     rest: CPUAttentionMetadata | None = None
     set_aside: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
@@ -69,8 +81,6 @@ class TreeCPUAttentionMetadataBuilder(CPUAttentionMetadataBuilder):
         rest = None
         if tree.num_trees < common.num_reqs:
             rest = super().build(common_prefix_len, _without_trees(common, tree), fast_build)
-        num_blocks = -(-common.max_seq_len // self.block_size)
-        prefix_blocks = common.block_table_tensor[: tree.num_trees, :num_blocks].long()
         return TreeAttentionMetadata(
             num_actual_tokens=common.num_actual_tokens,
             max_query_len=common.max_query_len,
@@ -81,9 +91,8 @@ class TreeCPUAttentionMetadataBuilder(CPUAttentionMetadataBuilder):
             slot_mapping=common.slot_mapping,
             scheduler_metadata=None,
             causal=True,
-            tree=tree,
-            prefix_blocks=prefix_blocks,
-            bias=attention_bias(tree, num_blocks * self.block_size, self.window_size),
+            num_tree_rows=tree.num_rows,
+            plans=plan_trees(tree, common.block_table_tensor, self.block_size, self.window_size),
             rest=rest,
         )
 
@@ -115,12 +124,21 @@ class TreeCPUAttentionImpl(CPUAttentionBackendImpl):
                 output_scale,
                 output_block_scale,
             )
-        n = attn_metadata.tree.num_rows
+        n = attn_metadata.num_tree_rows
         keys, values = key[:n].clone(), value[:n].clone()
         attn_metadata.set_aside[layer.layer_name] = keys, values
-        output[:n] = tree_attention(
-            query[:n], keys, values, kv_cache, attn_metadata, self.scale, self.logits_soft_cap
-        )
+        key_blocks, value_blocks = split_cache(kv_cache)
+        for plan in attn_metadata.plans:
+            output[plan.rows] = tree_attention(
+                query[plan.rows],
+                keys[plan.rows],
+                values[plan.rows],
+                key_blocks,
+                value_blocks,
+                plan,
+                self.scale,
+                self.logits_soft_cap,
+            )
         if attn_metadata.rest is not None:
             super().forward(
                 layer, query[n:], key[n:], value[n:], kv_cache, attn_metadata.rest, output[n:]
@@ -144,65 +162,75 @@ class TreeCPUAttentionBackend(CPUAttentionBackend):
         return TreeCPUAttentionMetadataBuilder
 
 
-def attention_bias(tree: TreeBatch, prefix_columns: int, window: int) -> Tensor:
-    """[T, 1, M, prefix_columns + M] float32: 0 where a tree row may look, -inf elsewhere.
+def plan_trees(
+    tree: TreeBatch, block_table: Tensor, block_size: int, window: int
+) -> list[TreePlan]:
+    """One plan per tree of the step.
 
     A row sees the committed prefix, its ancestors and itself; with a sliding window (-1: none) only
     what lies fewer than `window` positions back. Positions count depth, not rows.
+    block_table: [R, blocks] int32; the trees' requests lead.
     """
-    columns = torch.arange(prefix_columns, device=tree.rows.device)
-    prefix_lens = tree.prefix_lens.long()
-    row_depths = torch.nn.functional.pad(tree.tree.depths, (1, 0))
-    num_rows = row_depths.shape[1]
-    on_prefix = (columns < prefix_lens[:, None])[:, None].expand(-1, num_rows, -1)
-    on_tree = tree.visible
-    if window > 0:
-        positions = prefix_lens[:, None] + row_depths
-        on_prefix = on_prefix & (positions[:, :, None] - columns < window)
-        on_tree = on_tree & (row_depths[:, :, None] - row_depths[:, None, :] < window)
-    seen = torch.cat([on_prefix, on_tree], dim=-1)
-    bias = torch.zeros(seen.shape, dtype=torch.float32, device=seen.device)
-    return bias.masked_fill_(~seen, float("-inf"))[:, None]
+    plans = []
+    positions = tree.positions
+    prefix_lens = tree.prefix_lens.tolist()
+    num_rows = tree.in_tree.sum(1).tolist()
+    start = 0
+    for index, (prefix_len, rows) in enumerate(zip(prefix_lens, num_rows, strict=True)):
+        num_blocks = -(-prefix_len // block_size)
+        # Without a window every row sees all of the prefix but the unused end of its last block.
+        masked_from = 0 if window > 0 else max(num_blocks - 1, 0) * block_size
+        columns = torch.arange(masked_from, num_blocks * block_size)
+        own = positions[start : start + rows]
+        on_prefix = (columns < prefix_len).expand(rows, -1)
+        on_tree = tree.visible[index, :rows, :rows]
+        if window > 0:
+            on_prefix = on_prefix & (own[:, None] - columns < window)
+            on_tree = on_tree & (own[:, None] - own < window)
+        hidden = ~torch.cat([on_prefix, on_tree], dim=1)
+        bias = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
+        blocks = block_table[index, :num_blocks].tolist()
+        plans.append(TreePlan(slice(start, start + rows), blocks, masked_from, bias))
+        start += rows
+    return plans
 
 
 def tree_attention(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
-    kv_cache: Tensor,
-    metadata: TreeAttentionMetadata,
+    key_blocks: Tensor,
+    value_blocks: Tensor,
+    plan: TreePlan,
     scale: float,
     soft_cap: float,
 ) -> Tensor:
-    """Attention of all tree rows of a step, softmax and sums in float32.
+    """Attention of one tree's M rows, softmax and sums in float32.
 
-    query: [num_rows, num_heads, head_size]; keys, values: [num_rows, num_kv_heads, head_size];
-    kv_cache: [num_blocks, num_kv_heads, block_size, 2 * head_size], a block's keys before its
-    values. Returns [num_rows, num_heads, head_size] float32.
+    query: [M, num_heads, D]; keys, values: [M, num_kv_heads, D]; key_blocks, value_blocks: as
+    `split_cache` gives them. The prefix is read block by block where it lies, not gathered: a
+    copy would cost as much as the attention itself. Returns [M, num_heads, D] float32.
     """
-    rows = metadata.tree.rows
-    num_trees, num_tree_rows = rows.shape
-    _, num_heads, head_size = query.shape
-    num_kv_heads = keys.shape[1]
+    (num_rows, num_heads, head_size), num_kv_heads = query.shape, keys.shape[1]
     group = num_heads // num_kv_heads
-    key_blocks, value_blocks = split_cache(kv_cache)
+    q = (query.float() * scale).view(num_rows, num_kv_heads, group, head_size)
+    q = q.permute(1, 2, 0, 3).reshape(num_kv_heads, group * num_rows, head_size)
 
-    # [T, kv, D, S + M] and [T, kv, S + M, D]: prefix columns, then the tree's rows.
-    prefix_keys = key_blocks[metadata.prefix_blocks].permute(0, 2, 3, 1, 4).flatten(3)
-    prefix_values = value_blocks[metadata.prefix_blocks].transpose(1, 2).flatten(2, 3)
-    all_keys = torch.cat([prefix_keys, keys[rows].permute(0, 2, 3, 1)], dim=3).float()
-    all_values = torch.cat([prefix_values, values[rows].transpose(1, 2)], dim=2).float()
-
-    q = (query.float() * scale)[rows].view(num_trees, num_tree_rows, num_kv_heads, group, head_size)
-    q = q.permute(0, 2, 3, 1, 4).reshape(num_trees, num_kv_heads, -1, head_size)
-    scores = torch.matmul(q, all_keys)
+    parts = [torch.bmm(q, key_blocks[block].float()) for block in plan.blocks]
+    parts.append(torch.bmm(q, keys.float().permute(1, 2, 0)))
+    scores = torch.cat(parts, dim=2)
     if soft_cap > 0:
         scores = torch.tanh(scores / soft_cap) * soft_cap
-    by_row = scores.view(num_trees, num_kv_heads * group, num_tree_rows, -1)
-    by_row += metadata.bias
-    out = torch.matmul(torch.softmax(scores, dim=-1), all_values)
-    out = out.view(num_trees, num_heads, num_tree_rows, head_size).transpose(1, 2)
-    return out[metadata.tree.in_tree]
+    masked = scores.view(num_kv_heads, group, num_rows, -1)[..., plan.masked_from :]
+    masked += plan.bias
+    weights = torch.softmax(scores, dim=2)
+
+    block_size = value_blocks.shape[2]
+    out = torch.bmm(weights[..., len(plan.blocks) * block_size :], values.float().transpose(0, 1))
+    for place, block in enumerate(plan.blocks):
+        columns = weights[..., place * block_size : (place + 1) * block_size]
+        out.baddbmm_(columns, value_blocks[block].float())
+    return out.view(num_heads, num_rows, head_size).transpose(0, 1)
 
 
 def split_cache(kv_cache: Tensor) -> tuple[Tensor, Tensor]:

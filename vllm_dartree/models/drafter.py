@@ -7,6 +7,7 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from vllm import _custom_ops as ops
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM, DFlashQwen3Model
@@ -18,7 +19,7 @@ from vllm_dartree.models.tensors import HEAD_PREFIX, canonical_weights
 
 
 class DARTreeBackbone(DFlashQwen3Model):
-    """vLLM's DFlash backbone with z-lab's `input_embedding_scale`."""
+    """vLLM's DFlash backbone with z-lab's `input_embedding_scale`, and correct on CPUs too."""
 
     def __init__(
         self, *, vllm_config: VllmConfig, start_layer_id: int = 0, prefix: str = ""
@@ -30,6 +31,16 @@ class DARTreeBackbone(DFlashQwen3Model):
         embeds = super().embed_input_ids(input_ids)
         scale = self.input_embedding_scale
         return embeds if scale == 1.0 else embeds * scale
+
+    def _normalize_context_k(self, all_k: Tensor) -> Tensor:
+        # vLLM's CUDA kernel takes one row of weights per layer, its CPU kernel reads the first row
+        # for all of them: from layer 1 on the context keys would have the wrong norm.
+        if all_k.device.type != "cpu":
+            return super()._normalize_context_k(all_k)
+        normed = torch.empty_like(all_k)
+        for layer, weight in enumerate(self._k_norm_weights):
+            ops.rms_norm(normed[layer], all_k[layer], weight, self.config.rms_norm_eps)
+        return normed
 
 
 class DARTreeDraftModel(DFlashQwen3ForCausalLM):

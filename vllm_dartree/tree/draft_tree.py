@@ -97,14 +97,22 @@ class DraftTree:
         ``budget`` is the number of columns, by default the size of the largest tree.
         """
         columns = max(map(len, requests), default=0) if budget is None else budget
-        shape = (len(requests), columns)
-        tokens, parents = torch.full(shape, -1), torch.full(shape, -1)
-        depths, scores = torch.zeros(shape, dtype=torch.int64), torch.full(shape, NEG_INF)
-        for request, nodes in enumerate(requests):
-            for node, (token, parent, score) in enumerate(nodes):
+        tokens, parents, depths, scores = [], [], [], []
+        for nodes in requests:
+            depth_of: list[int] = []
+            for node, (_, parent, _) in enumerate(nodes):
                 assert -1 <= parent < node, f"node {node}: parent {parent} must come before it"
-                tokens[request, node] = token
-                parents[request, node] = parent
-                depths[request, node] = 1 if parent < 0 else depths[request, parent] + 1
-                scores[request, node] = score
-        return DraftTree(tokens, parents, depths, scores, torch.tensor([len(n) for n in requests]))
+                depth_of.append(1 if parent < 0 else depth_of[parent] + 1)
+            padding = columns - len(nodes)
+            tokens.append([token for token, _, _ in nodes] + [-1] * padding)
+            parents.append([parent for _, parent, _ in nodes] + [-1] * padding)
+            depths.append(depth_of + [0] * padding)
+            scores.append([score for _, _, score in nodes] + [NEG_INF] * padding)
+        shape = (len(requests), columns)
+        return DraftTree(
+            tokens=torch.tensor(tokens, dtype=torch.int64).view(shape),
+            parents=torch.tensor(parents, dtype=torch.int64).view(shape),
+            depths=torch.tensor(depths, dtype=torch.int64).view(shape),
+            scores=torch.tensor(scores, dtype=torch.float32).view(shape),
+            num_nodes=torch.tensor([len(nodes) for nodes in requests], dtype=torch.int64),
+        )

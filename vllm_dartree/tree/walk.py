@@ -44,13 +44,14 @@ def walk(tree: DraftTree, sampled: Tensor, max_depth: int | None = None) -> Walk
     """
     budget = tree.budget
     depth_limit = budget if max_depth is None else min(max_depth, budget)
+    sampled = sampled.to(torch.int64)
     num_requests = sampled.shape[0]
     stop = budget + 1
-    # The root is never anyone's child, so padding nodes, whose parent row reads 0, must not match.
+    # A padding node reads as a child of the root with token -1: it must not match a draw of -1.
     hits = (tree.tokens == sampled.gather(1, tree.parent_rows)) & tree.valid
     child_rows = torch.arange(1, stop, device=sampled.device)
     reached = torch.where(hits, child_rows, stop)
-    following = sampled.new_full((num_requests, budget + 2), stop)
+    following = torch.full((num_requests, budget + 2), stop, device=sampled.device)
     following.scatter_reduce_(1, tree.parent_rows, reached, "amin")
 
     row = sampled.new_zeros((num_requests, 1))

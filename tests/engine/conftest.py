@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.engine.groups import GROUPS
+from tests.engine.harness import Reports
+
+
+@pytest.fixture(scope="session")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """``reports(engine, scenario)``: what a scenario of `tests.engine.groups` reported."""
+    return Reports(GROUPS, tmp_path_factory.mktemp("engines"), answers_from="plain")
