@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -150,11 +151,9 @@ def step_milliseconds(llm: Any, prompts: list[list[int]], num_tokens: int) -> li
 
     params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
     engine = llm.llm_engine
-    clock = _stage_clock(llm)
-    if clock is not None:
-        clock.reset()
+    started = time.monotonic_ns()  # request ids are unique per engine
     for number, ids in enumerate(prompts):
-        engine.add_request(f"step-{time.monotonic_ns()}-{number}", {"prompt_token_ids": ids}, params)
+        engine.add_request(f"step-{started}-{number}", {"prompt_token_ids": ids}, params)
     ends = []
     while engine.has_unfinished_requests():
         outputs = engine.step()
@@ -162,24 +161,11 @@ def step_milliseconds(llm: Any, prompts: list[list[int]], num_tokens: int) -> li
             len(output.outputs[0].token_ids) > 1 for output in outputs
         )
         ends.append((time.perf_counter(), decoding))
-    return [
-        1e3 * (end - start)
-        for (start, _), (end, decoding) in zip(ends, ends[1:], strict=False)
-        if decoding
-    ]
-
-
-def draft_seconds(llm: Any) -> float:
-    """Time spent in the drafter and the tree builder since the last measurement began."""
-    clock = _stage_clock(llm)
-    assert clock is not None, "not a dartree engine"
-    seconds = clock.seconds()
-    return seconds["draft"] + seconds["build"]
+    return [1e3 * (end - start) for (start, _), (end, decoding) in pairwise(ends) if decoding]
 
 
 OPERATIONS = {
-    function.__name__: function
-    for function in (generate, top_logprobs, step_milliseconds, draft_seconds)
+    function.__name__: function for function in (generate, top_logprobs, step_milliseconds)
 }
 
 

@@ -79,19 +79,20 @@ def _shares(rounds: list[dict[str, Any]]) -> dict[str, float]:
 
 def print_results(console: Console, rows: list[Row], args: argparse.Namespace) -> None:
     title = f"{args.dtype}, {args.max_tokens} new tokens, greedy, medians of {args.rounds} rounds"
-    table = Table(title=title, title_justify="left")
-    for column in ("configuration", "batch"):
-        table.add_column(column, justify="left" if column == "configuration" else "right")
-    for column in ("tokens/s", "min-max", "speed-up", "tokens/round", "in target", "identical"):
+    caption = "tok/round: new tokens per verification, bonus included; target: its share of a round"
+    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
+    table.add_column("")
+    for column in ("batch", "tok/s", "spread", "speed-up", "tok/round", "target", "identical"):
         table.add_column(column, justify="right")
     for row in rows:
         speeds = row.tokens_per_second
+        middle = median(speeds)
         same = f"{row.identical}/{row.prompts}"
         table.add_row(
             row.configuration,
             str(row.batch_size),
-            f"{median(speeds):.1f}",
-            f"{min(speeds):.1f}-{max(speeds):.1f}",
+            f"{middle:.1f}",
+            f"±{(max(speeds) - min(speeds)) / 2 / middle:.1%}",
             f"{row.speed_up:.2f}x",
             f"{row.tokens_per_round:.2f}" if row.tokens_per_round else "",
             f"{row.target_share:.0%}" if row.target_share else "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections import Counter
@@ -81,20 +82,23 @@ class Target:
 class FeatureStore:
     """Hidden states of all answers, computed at first use and kept in a file-backed tensor."""
 
-    def __init__(self, target: Target, answers: list[Answer], path: Path) -> None:
+    def __init__(self, target: Target, answers: list[Answer], directory: Path) -> None:
         self.target, self.answers = target, answers
         self.lengths = [len(answer.token_ids) for answer in answers]
         self.starts = [0]
         for length in self.lengths:
             self.starts.append(self.starts[-1] + length)
         width = len(target.layer_ids) * target.embedding.shape[1]
-        # In a file, so that the system may drop pages when memory is short.
-        path.unlink(missing_ok=True)
+        # In a file, so that the system may drop pages when memory is short, and so that a continued
+        # run finds them again. Answer files only grow, so the first answer identifies the file.
+        key = repr((target.layer_ids, answers[0].token_ids)).encode()
+        path = directory / f"features-{hashlib.sha256(key).hexdigest()[:12]}.bin"
         flat = torch.from_file(
             str(path), shared=True, size=self.starts[-1] * width, dtype=torch.bfloat16
         )
         self.rows = flat.view(-1, width)
-        self.ready = [False] * len(answers)
+        # Rows that were never written are zero.
+        self.ready = [bool(self.rows[stop - 1].any()) for stop in self.starts[1:]]
 
     def batch(self, members: list[int]) -> Batch:
         """The batch of the answers with these numbers."""

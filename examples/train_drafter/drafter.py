@@ -141,19 +141,19 @@ class Attention(nn.Module):
         context_tables: tuple[Tensor, Tensor],
         mask: Tensor,
     ) -> Tensor:
-        """x [R, T, H] and context [R, S, H] with mask [R, 1, T, S + T] give [R, T, H]."""
+        """x [R, T, H], context [R, S, H] and an additive mask [R, 1, T, S + T] give [R, T, H]."""
         # Context and block share the projections; the context skips input_layernorm.
         both = torch.cat([context, x], 1)
         tables = tuple(torch.cat(pair, 1) for pair in zip(context_tables, x_tables, strict=True))
         query = self.q_norm(self._heads(self.q_proj(x), self.num_heads)).transpose(1, 2)
         key = self.k_norm(self._heads(self.k_proj(both), self.num_kv_heads)).transpose(1, 2)
         value = self._heads(self.v_proj(both), self.num_kv_heads).transpose(1, 2)
-        groups = self.num_heads // self.num_kv_heads
         attended = F.scaled_dot_product_attention(
             rotate(query, x_tables),
-            rotate(key, tables).repeat_interleave(groups, 1),
-            value.repeat_interleave(groups, 1),
+            rotate(key, tables),
+            value,
             attn_mask=mask,
+            enable_gqa=True,
         )
         return self.o_proj(attended.transpose(1, 2).flatten(2))
 
@@ -221,7 +221,8 @@ class Drafter(nn.Module):
         anchor_of_slot = anchors.repeat_interleave(block_size, 1)
         sees_context = context_positions[:, None] < anchor_of_slot[..., None]
         sees_block = (block_of_slot[:, None] == block_of_slot).expand(num_requests, -1, -1)
-        mask = torch.cat([sees_context, sees_block], -1)[:, None]
+        visible = torch.cat([sees_context, sees_block], -1)[:, None]
+        mask = torch.zeros(visible.shape, dtype=x.dtype).masked_fill_(~visible, -torch.inf)
         x_tables = rotary_tables(self.config, positions)
         context_tables = rotary_tables(self.config, context_positions)
         for layer in self.layers:

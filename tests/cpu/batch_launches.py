@@ -14,7 +14,6 @@ from tests.cpu.batches import (
     VOCAB,
     Batch,
     int32,
-    offsets,
     random_batch,
 )
 from tests.cpu.kernel_launch import Launch, Pointers

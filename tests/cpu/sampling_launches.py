@@ -10,15 +10,12 @@ import torch
 from tests.cpu.batches import MAX_LEN, MAX_REQS, VOCAB, Batch, int32, random_batch
 from tests.cpu.kernel_launch import Launch
 
-SEEDS = range(100, 106)
+SEEDS = range(100, 105)
 
-# Gumbel noise takes two logarithms. The interpreter's come from numpy, as the native ones do, so
-# the noise is equal bit for bit here; on a GPU the logarithms differ by an ulp or two.
-EXACT = 0.0
+# All else is equal bit for bit, Gumbel noise included: its two logarithms come from numpy on both
+# sides. (On a GPU they may differ by an ulp, as the hash and the uniforms cannot.)
 # The softmax normaliser is a sum over the vocabulary in another order.
 LOG_SOFTMAX = 2e-5
-# One float32 rounding of logit * (1 / penalty) - counts: the interpreter may fuse nothing either.
-PENALTY = 0.0
 
 
 def launches() -> Iterator[Launch]:
@@ -40,7 +37,7 @@ def launches() -> Iterator[Launch]:
         yield bad_words(batch)
         yield grammar(batch, (torch.float32, torch.bfloat16, torch.float16)[seed % 3])
         yield log_softmax(batch, torch.bfloat16 if odd else torch.float32)
-        yield ranks(batch, torch.float32 if odd else torch.bfloat16)
+        yield ranks(batch, torch.float32 if odd else torch.float16)
         yield logprob_token_ids(batch, num_topk=seed % 4)
         yield prompt_logprob_token_ids(random_batch(seed))
         yield sampling_mask(batch, rows_per_request=1 + seed % 3)
@@ -66,7 +63,7 @@ def _masked_logits(batch: Batch, rows: int, vocab: int = VOCAB) -> torch.Tensor:
 def gumbel(
     batch: Batch, dtype: torch.dtype, drafting: bool, scaled: bool, double: bool, cached: bool
 ) -> Launch:
-    block_size = 64
+    block_size = 128
     num_blocks = (VOCAB + block_size - 1) // block_size
     rows = batch.num_logits
     slots = batch.expanded_idx_mapping
@@ -74,7 +71,7 @@ def gumbel(
         slots[rows // 2] = -1  # an inert row
     logits = _masked_logits(batch, rows).to(dtype)
     # Two equal maxima: the first token wins.
-    logits[0, 5] = logits[0, 70] = logits[0, 71] = 40.0
+    logits[0, 5] = logits[0, 150] = logits[0, 151] = 40.0
     temperatures = batch.rng.choice([0.0, 0.3, 0.7, 1.0, 1.7], MAX_REQS).astype(np.float32)
     seeds = batch.rng.integers(-(2**62), 2**62, MAX_REQS)
     columns = 3
@@ -182,7 +179,6 @@ def penalties(batch: Batch) -> Launch:
             "vocab_size": VOCAB,
         },
         {"BLOCK_SIZE": 64},
-        tolerance={"logits": PENALTY},
     )
 
 
@@ -338,7 +334,8 @@ def log_softmax(batch: Batch, dtype: torch.dtype) -> Launch:
 
 
 def ranks(batch: Batch, dtype: torch.dtype) -> Launch:
-    logits = batch.logits(batch.num_logits).to(dtype)  # bfloat16 brings ties
+    # Rounded, for ties. (The interpreter compares bfloat16 numbers by their bits: not used here.)
+    logits = batch.logits(batch.num_logits).round().to(dtype)
     return Launch(
         "gpu.sample.logprob._ranks_kernel",
         (batch.num_logits,),

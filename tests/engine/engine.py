@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,6 +129,14 @@ class Engine:
         assert num_tokens <= len(tokens), f"only {len(tokens)} tokens are known"
         return tokens[:num_tokens]
 
+    def known(self, prompt: Prompt) -> list[int]:
+        """All that is known of the answer; nothing on stock engines, which ask no oracle."""
+        return self.answers.get(tuple(prompt), [])
+
+    def learn(self, prompt: Prompt, answer: list[int]) -> None:
+        """Let the oracle know how the target goes on after `prompt`."""
+        self.answers[tuple(prompt)] = answer
+
     def wrong(self, prompts: Sequence[Prompt], run: Run) -> list[dict[str, Any]]:
         """The requests whose tokens differ from stock vLLM's."""
         return [
@@ -165,18 +173,22 @@ class Engine:
     def drain(self) -> None:
         """Drop whatever a failed scenario left running."""
         if self.in_process:
-            names = [r.external_req_id for r in self.scheduler.requests.values()]
-            self.llm.llm_engine.abort_request(names)
+            self.llm.llm_engine.abort_request(self.names(self.scheduler.requests))
             for _ in self.steps():
                 pass
 
-    def internal_id(self, name: str) -> str:
-        """vLLM's own id of a request that was added as `name`."""
-        return next(i for i in self.scheduler.requests if i.rsplit("-", 1)[0] == name)
+    def names(self, request_ids: Iterable[str]) -> list[str]:
+        """Sorted names under which requests were added; vLLM appends random characters."""
+        return sorted(request_id.split("-")[0] for request_id in request_ids)
+
+    @property
+    def running(self) -> list[str]:
+        return self.names(request.request_id for request in self.scheduler.running)
 
     def request_slot(self, name: str) -> int:
         """Where Model Runner V2 keeps the request's state."""
-        return self.runner.req_states.req_id_to_index[self.internal_id(name)]
+        slots = self.runner.req_states.req_id_to_index
+        return next(slot for request_id, slot in slots.items() if request_id.split("-")[0] == name)
 
 
 def greedy(max_tokens: int, **more: Any) -> SamplingParams:

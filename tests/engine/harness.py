@@ -112,4 +112,3 @@ class Reports:
             self._failures[name] = str(error)
         report = folder / "report.json"
         return json.loads(report.read_text()) if report.exists() else {}
-

@@ -7,6 +7,7 @@ how the target itself went on.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +98,36 @@ def short(oracle: Oracle, future: list[int], step: int) -> list[Node]:
     return second(oracle, future, step)[:size]
 
 
+def bushy(oracle: Oracle, future: list[int], step: int) -> list[Node]:
+    """A random tree in a random valid order, about half of its tokens right."""
+    rng = random.Random(step)
+    nodes = random_tree(step, oracle.budget, len(future))
+    depths: list[int] = []
+    tokens: dict[int, set[int]] = {}
+    drafted: list[Node] = []
+    for _, parent, score in nodes:
+        depths.append(0 if parent < 0 else depths[parent] + 1)
+        taken = tokens.setdefault(parent, set())
+        token = future[depths[-1]] if rng.random() < 0.5 else rng.randrange(oracle.vocab_size)
+        while token in taken:
+            token = oracle.wrong(token)
+        taken.add(token)
+        drafted.append((token, parent, score))
+    return drafted
+
+
+def random_tree(seed: int, num_nodes: int, max_depth: int) -> list[Node]:
+    """A random recursive tree: each node hangs below any earlier one; tokens 0, 1, 2, ..."""
+    rng = random.Random(seed)
+    depths: list[int] = []
+    nodes: list[Node] = []
+    for node in range(num_nodes if max_depth else 0):
+        parent = rng.choice([-1, *(n for n in range(node) if depths[n] + 1 < max_depth)])
+        depths.append(0 if parent < 0 else depths[parent] + 1)
+        nodes.append((node, parent, -float(node)))
+    return nodes
+
+
 def nothing(oracle: Oracle, future: list[int], step: int) -> list[Node]:
     """The root alone."""
     return []
@@ -128,5 +159,6 @@ SHAPES: dict[str, Shape] = {
     "until_depth": until_depth(2),
     "duplicate": duplicate,
     "short": short,
+    "bushy": bushy,
 }
 """The oracles of the harness by name."""

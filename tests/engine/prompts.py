@@ -26,5 +26,6 @@ LONG = [prompt(n, 50 + i) for i, n in enumerate((70, 61, 85, 77))]
 NEAR_END = [prompt(MAX_MODEL_LEN - n, 60 + n) for n in (3, 10, 40)]
 SHARED = prompt(150, 70)
 
-ANSWERED = [*MATRIX[32], *MATRIX[128], *SHORT, *MIXED, *LONG, *NEAR_END, SHARED]
+ANSWERED = [*MATRIX[32], *MATRIX[128], *SHORT, *MIXED, *LONG, *NEAR_END]
+ANSWERED += [SHARED[:n] for n in (32, 33, 64, 65, 70)]
 """What stock vLLM answers once per test session, for the oracles and for comparison."""

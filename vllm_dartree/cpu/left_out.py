@@ -17,6 +17,7 @@ LEFT_OUT_KERNELS: dict[str, str] = {
     f"{_GPU}mm.rope._prepare_rope_positions_kernel": "multimodal rotary positions (M-RoPE)",
     f"{_GPU}model_states.mamba_hybrid._fill_num_accepted_kernel": "Mamba models",
     f"{_GPU}model_states.mamba_hybrid._scatter_num_accepted_kernel": "Mamba models",
+    f"{_GPU}model_states.mamba_hybrid.preprocess_mamba_align_fused_kernel": "Mamba models",
     f"{_GPU}model_states.recoverssm._postprocess_recoverssm_align_kernel": "Mamba models",
     f"{_GPU}sample.batch_shard._build_shard_plan_kernel": "batch-sharded sampling",
     f"{_GPU}sample.batch_shard._pack_logprobs_kernel": "batch-sharded sampling",

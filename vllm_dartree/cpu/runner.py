@@ -117,7 +117,7 @@ def _refusal_of(name: str, feature: str, kernel: Any) -> MissingKernel:
 def kernel_changes() -> tuple[Change, ...]:
     """One change for each Triton kernel that gets a native version, or a refusal by name.
 
-    A kernel is replaced in the module that defines it: no module of vLLM launches another's.
+    Each name is that of the module that launches the kernel.
     """
     from .kernels import NATIVE_KERNELS
 

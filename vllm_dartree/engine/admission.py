@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from vllm.exceptions import VLLMValidationError
+
 _GREEDY_BELOW = 1e-5  # vLLM's _SAMPLING_EPS
+
+
+class UnsupportedOption(VLLMValidationError, ValueError):
+    """Status 400 for vLLM's servers, which go by its own class, and a ``ValueError`` for others."""
 
 
 def check_sampling_params(params: Any) -> None:
     """Refuse options whose effect depends on what stands before a node on its own branch.
 
     Raises:
-        vllm.exceptions.VLLMValidationError: a ``ValueError`` with the option, its value, what is
-            allowed and the fix; the request is not admitted, others go on.
+        UnsupportedOption: with the option, its value, what is allowed and the fix; the request is
+            not admitted, others go on.
     """
-    from vllm.exceptions import VLLMValidationError
-
     for name, refused, allowed in (
         ("temperature", params.temperature >= _GREEDY_BELOW, "0 (greedy)"),
         ("presence_penalty", params.presence_penalty != 0.0, "0"),
@@ -29,7 +33,7 @@ def check_sampling_params(params: Any) -> None:
         ("logprob_token_ids", bool(params.logprob_token_ids), "none"),
     ):
         if refused:
-            raise VLLMValidationError(
+            raise UnsupportedOption(
                 f"{name}={getattr(params, name)!r} is not supported with speculative method "
                 f"'dartree' (allowed: {allowed}): set it to that, or send the request to a server "
                 "without speculative_config",

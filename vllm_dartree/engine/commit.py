@@ -56,19 +56,13 @@ class CachePort:
         Sources are the rows set aside by the attention layers, destinations the cache, so nothing
         is read after it was overwritten.
         """
-        depth = verdict.accepted_rows.shape[1]
-        sources = verdict.accepted_rows[:, 1:]
-        if depth == 1:
-            return
-        roots = verdict.accepted_rows[:, :1]
-        steps = sources.new_tensor(range(1, depth))
-        accepted = steps < verdict.num_accepted[:, None]
-        targets = roots + steps * accepted
-        context = vllm_config.compilation_config.static_forward_context
+        on_path = verdict.on_path[:, 1:].reshape(-1)  # the root has been written by the forward
+        sources = verdict.sources[:, 1:].reshape(-1)
+        targets = verdict.targets[:, 1:].reshape(-1)
+        layers = vllm_config.compilation_config.static_forward_context
         for slots, names in zip(self.slots, self.layers, strict=True):
-            to = slots[targets].masked_fill(~accepted, PAD_SLOT).reshape(-1)
+            to = slots[targets].masked_fill(~on_path, PAD_SLOT)
             for name in names:
                 keys, values = self.metadata[name].set_aside[name]
-                layer = context[name]
-                rows = sources.reshape(-1)
-                layer.impl.commit(layer, keys[rows], values[rows], to)
+                layer = layers[name]
+                layer.impl.commit(layer, keys[sources], values[sources], to)

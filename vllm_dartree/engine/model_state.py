@@ -119,10 +119,12 @@ class TreeModelState(DefaultModelState):
         self, idx_mapping: Tensor, num_sampled: Any, num_computed_tokens: Tensor | None = None
     ) -> None:
         super().postprocess_state(idx_mapping, num_sampled, num_computed_tokens)
-        self.trees.clock.mark("rest")
         if self.cache is not None and self.trees.verdict is not None:
+            self.trees.clock.mark("rest")
             self.cache.commit(self.vllm_config, self.trees.verdict)
-        self.trees.clock.mark("commit")
+            self.trees.clock.mark("commit")
+        else:
+            self.trees.clock.mark("target")
         self.cache = None
         self._step = None
 

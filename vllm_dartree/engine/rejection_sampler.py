@@ -19,7 +19,7 @@ from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.gpu.sample.states import NO_LOGPROBS
 
 from vllm_dartree.engine.tree_state import TreeBatch, TreeState, Verdict
-from vllm_dartree.tree import walk
+from vllm_dartree.tree import commit_plan, walk
 
 
 class TreeRejectionSampler:
@@ -48,7 +48,7 @@ class TreeRejectionSampler:
 
         self.trees.clock.mark("target")
         drawn, processed_logits = self._draw(logits, input_batch, batch, num_logprobs)
-        verdict = accept(batch, drawn)
+        verdict = accept(batch, drawn, self.trees.depth)
         self.trees.verdict = verdict
         self.trees.clock.mark("walk")
 
@@ -57,7 +57,7 @@ class TreeRejectionSampler:
         if num_logprobs != NO_LOGPROBS:
             if self.sampler.logprobs_mode in PROCESSED_LOGPROBS_MODES:
                 logits = processed_logits
-            logprobs = self._logprobs(logits, input_batch, batch, verdict, drawn, num_logprobs)
+            logprobs = self._logprobs(logits, input_batch, verdict, drawn, num_logprobs)
         num_sampled, num_rejected = get_num_sampled_and_rejected(
             num_sampled,
             input_batch.seq_lens,
@@ -96,13 +96,12 @@ class TreeRejectionSampler:
         self,
         logits: Tensor,
         input_batch: InputBatch,
-        batch: TreeBatch,
         verdict: Verdict,
         drawn: Tensor,
         num_logprobs: int,
     ) -> Any:
         """vLLM reads the i-th emitted token's row at the request's first row + i: path order."""
-        order = path_first(batch, verdict, logits.shape[0])
+        order = path_first(verdict, logits.shape[0])
         return compute_topk_scores(
             logits[order],
             num_logprobs,
@@ -112,27 +111,27 @@ class TreeRejectionSampler:
         )
 
 
-def accept(batch: TreeBatch, drawn: Tensor) -> Verdict:
+def accept(batch: TreeBatch, drawn: Tensor, max_depth: int) -> Verdict:
     """Walk every tree of the step with the tokens drawn at its rows ([num_logits] int64)."""
-    result = walk(batch.tree, drawn[batch.rows])
-    steps = torch.arange(result.path_rows.shape[1], device=drawn.device)
-    last = (result.num_emitted - 1)[:, None]
-    path = result.path_rows.gather(1, torch.minimum(steps, last))
-    return Verdict(result, batch.rows.gather(1, path), result.num_emitted)
+    result = walk(batch.tree, drawn[batch.rows], max_depth)
+    plan = commit_plan(result)
+    on_path = plan.source_rows >= 0
+    roots = batch.rows[:, :1]
+    return Verdict(
+        walk=result,
+        sources=torch.where(on_path, batch.rows.gather(1, plan.source_rows.clamp(min=0)), roots),
+        targets=torch.where(on_path, roots + plan.dest_rows, roots),
+        on_path=on_path,
+    )
 
 
-def path_first(batch: TreeBatch, verdict: Verdict, num_rows: int) -> Tensor:
+def path_first(verdict: Verdict, num_rows: int) -> Tensor:
     """[num_rows] int64: for each request the rows of its accepted path first, in path order.
 
-    Position i of a request gets the row of its i-th emitted token; what stands after the path, and
-    the rows of other requests, stay as they are.
+    What stands after the path, and the rows of other requests, stay as they are.
     """
-    order = torch.arange(num_rows, device=batch.rows.device)
-    starts = batch.rows[:, :1]
-    steps = torch.arange(verdict.accepted_rows.shape[1], device=starts.device)
-    on_path = steps < verdict.num_accepted[:, None]
-    # Past its end the path rewrites the root's place with the root, which leads it anyway.
-    order[starts + steps * on_path] = torch.where(on_path, verdict.accepted_rows, starts)
+    order = torch.arange(num_rows, device=verdict.sources.device)
+    order[verdict.targets] = verdict.sources
     return order
 
 
@@ -146,5 +145,5 @@ def _emitted(
     tokens[:num_trees] = verdict.walk.tokens
     tokens[num_trees:, 0] = drawn[batch.num_rows :]
     num_sampled = torch.ones(num_reqs, dtype=torch.int32, device=drawn.device)
-    num_sampled[:num_trees] = verdict.num_accepted
+    num_sampled[:num_trees] = verdict.walk.num_emitted
     return tokens, num_sampled

@@ -26,6 +26,8 @@ from vllm_dartree.tree import DraftBlock, DraftTree, build
 
 logger = init_logger("vllm.dartree")
 
+_MAX_TABLE_BYTES = 256 << 20
+
 
 class TreeSpeculator(DFlashSpeculator):
     """Holds the step from the target's hidden states to stored draft trees."""
@@ -40,7 +42,7 @@ class TreeSpeculator(DFlashSpeculator):
         super().__init__(_drafting_config(vllm_config, self.spec.horizon), device)
         self.sample_from_anchor = self.spec.anchor_first
         self.num_query_per_req = payload.num_query_slots
-        self.trees = TreeState(self.max_num_reqs, self.options.budget, device)
+        self.trees = TreeState(self.max_num_reqs, self.options.budget, self.options.depth, device)
         self.tree_options = self.options.tree
         self.clock = self.trees.clock
 
@@ -52,7 +54,7 @@ class TreeSpeculator(DFlashSpeculator):
 
     def load_model(self, target_model: nn.Module) -> None:
         super().load_model(target_model)
-        self.model.bind_target_embedding()
+        self.model.tabulate_head(_MAX_TABLE_BYTES)
         state_class = tree_model_state(self.trees, frozenset(self.draft_attn_layer_names))
         # The model is asked first which model state it wants.
         target_model.get_model_state_cls = lambda: state_class
@@ -63,7 +65,7 @@ class TreeSpeculator(DFlashSpeculator):
         batch, verdict = self.trees.batch, self.trees.verdict
         if batch is None or verdict is None:
             return
-        order = path_first(batch, verdict, batch.num_rows)
+        order = path_first(verdict, batch.num_rows)
         self.hidden_states[: batch.num_rows] = self.hidden_states[order]
 
     def propose(self, input_batch: InputBatch, *args: Any, **kwargs: Any) -> Tensor:

@@ -45,22 +45,25 @@ class TreeBatch:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the walk of one step accepted.
+    """What the walk of one step accepted, as moves between rows of the flat batch.
 
-    walk: over the T trees. accepted_rows: [T, D] int64, flat row of the token at root position + i,
-    in path order, padded by repeating the last one. num_accepted: [T] int64, rows on the path.
+    The token at position root + i is in row sources[:, i] and belongs in row targets[:, i], the row
+    that was scheduled for that position. on_path: [T, D + 1] bool, whether the path is that long;
+    past its end source and target are both the root's row. All three: [T, D + 1], rows int64.
     """
 
     walk: Walk
-    accepted_rows: Tensor
-    num_accepted: Tensor
+    sources: Tensor
+    targets: Tensor
+    on_path: Tensor
 
 
 class TreeState:
-    """Persistent trees of `max_num_reqs` request slots, budget B each."""
+    """Persistent trees of `max_num_reqs` request slots, budget B and depth D each."""
 
-    def __init__(self, max_num_reqs: int, budget: int, device: torch.device) -> None:
+    def __init__(self, max_num_reqs: int, budget: int, depth: int, device: torch.device) -> None:
         self.budget = budget
+        self.depth = min(depth, budget)
         self.device = device
         shape = (max_num_reqs, budget)
         self._tokens = torch.zeros(shape, dtype=torch.int64, device=device)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from vllm import _custom_ops as ops
 from vllm.config import VllmConfig
+from vllm.distributed import get_tensor_model_parallel_world_size
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM, DFlashQwen3Model
 
@@ -75,6 +76,21 @@ class DARTreeDraftModel(DFlashQwen3ForCausalLM):
         """
         if isinstance(self.head, DominoHead):
             self.head.bind_embedding(lambda token_ids: self.model.embed_tokens(token_ids))
+
+    def tabulate_head(self, max_bytes: int) -> None:
+        """Let a Domino head look up its GRU's input gates per token, if the table fits.
+
+        The table has a row of 3G numbers per token; without it the head multiplies every drafted
+        token's embedding by W_ih. Call it once the embedding is the one that stays.
+        """
+        weight = self.model.embed_tokens.weight
+        width = 3 * self.spec.gru_hidden_dim
+        if (
+            isinstance(self.head, DominoHead)
+            and get_tensor_model_parallel_world_size() == 1
+            and weight.shape[0] * width * weight.element_size() <= max_bytes
+        ):
+            self.head.bind_embedding(weight, tabulate=True)
 
     @property
     def draft_to_target(self) -> Tensor | None:

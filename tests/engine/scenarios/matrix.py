@@ -17,6 +17,7 @@ NUM_TOKENS = {
     "until_depth": 70,
     "duplicate": 190,
     "short": 130,
+    "bushy": 90,
 }
 BATCHES = {1: 3, 3: 6, 8: 8}  # batch size: prompts
 
