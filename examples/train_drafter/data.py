@@ -68,7 +68,6 @@ class Target:
         self.model = AutoModel.from_pretrained(directory, dtype=torch.bfloat16).eval()
         self.layer_ids = layer_ids
         self.embedding = self.model.get_input_embeddings().weight.detach()
-        self.final_norm = self.model.norm.weight.detach()
 
     @torch.inference_mode()
     def features(self, token_ids: Tensor) -> Tensor:
@@ -118,6 +117,15 @@ class FeatureStore:
             [len(self.answers[member].prompt_ids) for member in members],
             [self.lengths[member] for member in members],
         )
+
+    def feature_scale(self, num_answers: int = 16) -> Tensor:
+        """[M*H] float32: the usual size of each feature, from the first answers.
+
+        A median, because a few tokens (the first above all) have values a thousand times as large.
+        """
+        self.batch(list(range(min(num_answers, len(self.answers)))))
+        rows = self.rows[: self.starts[min(num_answers, len(self.answers))]]
+        return rows.float().abs().median(0).values.clamp(min=1e-3) * 1.48
 
     def epoch(self, batch_size: int, shuffler: random.Random) -> Iterator[list[int]]:
         """Every answer once, in shuffled batches of similar length."""

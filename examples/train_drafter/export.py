@@ -57,6 +57,7 @@ def export_weights(state: dict[str, Any], out_dir: Path) -> int:
     config = DrafterConfig(**{**settings, "target_layer_ids": tuple(settings["target_layer_ids"])})
     drafter = Drafter(config)
     drafter.load_state_dict(state["drafter"])
+    drafter.fc.weight.data.mul_(state["feature_gain"])
     weights = {
         name: tensor.to(torch.bfloat16).contiguous()
         for name, tensor in drafter.state_dict().items()

@@ -126,6 +126,7 @@ class Run:
         if (directory / "state.pt").exists():
             saved = torch.load(directory / "state.pt")
             self.drafter.load_state_dict(saved["drafter"])
+            self.drafter.feature_gain.copy_(saved["feature_gain"])
             self.optimizer.load_state_dict(saved["optimizer"])
             self.step, self.seconds = saved["step"], saved["seconds"]
         torch.manual_seed(seed + self.step)
@@ -133,6 +134,7 @@ class Run:
     def save(self) -> None:
         state = {
             "drafter": self.drafter.state_dict(),
+            "feature_gain": self.drafter.feature_gain,
             "optimizer": self.optimizer.state_dict(),
             "config": self.drafter.config.to_dict(),
             "step": self.step,
@@ -158,9 +160,9 @@ def train(args: argparse.Namespace) -> None:
     tokens = sum(len(answer.answer_ids) for answer in answers)
     print(f"{len(answers)} answers, {tokens} tokens, {len(frequent)} ids cover {covered:.2%}")
     target = Target(ensure_target(), drafter.config.target_layer_ids)
-    if run.step == 0:  # logits of the scale that the target's LM head expects
-        drafter.norm.weight.data.copy_(target.final_norm)
     store = FeatureStore(target, answers, args.run)
+    if run.step == 0:
+        drafter.feature_gain.copy_(1 / store.feature_scale())
     shuffler = random.Random(args.seed + run.step)
     budget = 60 * args.minutes
     saved_at = evaluated_at = run.seconds
@@ -217,9 +219,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=85.0, help="training time, all runs")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, default=4, help="sequences per step")
-    parser.add_argument("--anchors", type=int, default=40, help="anchors per sequence")
-    parser.add_argument("--lr", type=float, default=1.5e-3)
-    parser.add_argument("--warmup", type=int, default=100, help="steps")
+    parser.add_argument("--anchors", type=int, default=48, help="anchors per sequence")
+    parser.add_argument("--lr", type=float, default=1.2e-3)
+    parser.add_argument("--warmup", type=int, default=50, help="steps")
     parser.add_argument("--gamma", type=float, default=4.0, help="slot k weighs exp(-k / gamma)")
     parser.add_argument("--curriculum", type=float, default=0.6, help="share of the budget")
     parser.add_argument("--base-floor", type=float, default=0.1, help="least weight of base loss")

@@ -76,7 +76,8 @@ def gumbel(
     seeds = batch.rng.integers(-(2**62), 2**62, MAX_REQS)
     columns = 3
     cache = batch.logits(MAX_REQS * columns, VOCAB + 6).view(MAX_REQS, columns, -1).to(dtype)
-    column = int32(batch.rng.integers(0, columns, rows)) if dtype == torch.float32 else None
+    per_row = rows % 2 == 1
+    column = int32(batch.rng.integers(0, columns, rows if per_row else ()))
     local_argmax = batch.tokens(rows, num_blocks, dtype=torch.int64)
     local_max = batch.logits(rows, num_blocks).to(torch.float64 if double else torch.float32)
     return Launch(
@@ -106,7 +107,7 @@ def gumbel(
             "IS_DRAFTING": drafting,
             "APPLY_TEMPERATURE": scaled,
             "USE_FP64": double,
-            "PER_TOKEN_COL": cached,
+            "PER_TOKEN_COL": cached and per_row,
         },
     )
 

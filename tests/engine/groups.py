@@ -6,6 +6,14 @@ from tests.engine.harness import EngineJob, Group
 from tests.engine.oracles import SHAPES
 from tests.engine.scenarios.requests import REFUSED
 
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
+WINDOW_SCENARIOS = (
+    "matrix.shape:second",
+    "matrix.shape:zigzag",
+    "matrix.shape:bushy",
+    "drafter.metadata",
+    "cache.contents:zigzag",
+)
 SMALL_STEPS = {"max_num_batched_tokens": 64}
 B16 = {"num_speculative_tokens": 16}
 MATRIX = tuple(f"matrix.shape:{name}" for name in SHAPES)
@@ -91,15 +99,75 @@ GROUPS: dict[str, Group] = {
                 "processed",
                 ("requests.logprobs",),
                 B16,
-                SMALL_STEPS | {"logprobs_mode": "processed_logprobs"},
+                # vLLM's CPU platform turns asynchronous scheduling off, asked for or not.
+                SMALL_STEPS | {"logprobs_mode": "processed_logprobs", "async_scheduling": True},
             ),
             EngineJob(
                 "few_blocks",
                 ("lifecycle.preemptions:equal", "lifecycle.preemptions:mixed"),
                 B16,
-                {"num_gpu_blocks_override": 14, "scheduling_policy": "priority"},
+                {
+                    "num_gpu_blocks_override": 12,
+                    "max_model_len": 256,
+                    "scheduling_policy": "priority",
+                },
             ),
         ),
         env={"VLLM_DISABLE_REQUEST_ID_RANDOMIZATION": "1"},  # a name used again is the same id
+    ),
+    "drafters": Group(
+        tuple(
+            EngineJob(
+                f"{dialect}_{budget}",
+                ("drafter.parity", "drafter.own_drafts", "matrix.shape:zigzag"),
+                {"num_speculative_tokens": budget, **more},
+                drafter=dialect,
+            )
+            for dialect, budget, more in (
+                ("dspark", 2, {}),
+                ("dspark_gated", 128, {}),
+                ("dspark_rnn", 64, {"dartree_width": 100}),
+                ("dflash", 256, {"dartree_builder": "ddtree"}),
+                ("dflash_windowed", 16, {}),
+                ("speculators_dspark_one_plus_n", 1, {}),
+                ("speculators_dflash", 16, {"dartree_depth": 1}),
+            )
+        )
+    ),
+    "windows": Group(
+        (
+            EngineJob("windowed", WINDOW_SCENARIOS, B16, target="windowed"),
+            EngineJob(
+                "windowed_one_group",
+                WINDOW_SCENARIOS,
+                B16,
+                {"disable_hybrid_kv_cache_manager": True},
+                target="windowed",
+            ),
+        )
+    ),
+    "processes": Group(
+        (
+            EngineJob(
+                "processes",
+                ("processes.drafts:zigzag", "processes.drafts:second", "processes.patches"),
+                B16,
+                {"scheduler_cls": "tests.engine.remote.ReportingScheduler"},
+            ),
+        ),
+        env={
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+            "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+            "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+        },
+    ),
+    "harm": Group(
+        (
+            EngineJob("stock_before", ("harm.tokens",)),
+            EngineJob("ngram", ("harm.tokens",), options={"speculative_config": NGRAM}),
+            EngineJob("dartree_between", ("drafter.own_drafts", "matrix.shape:second"), B16),
+            EngineJob("stock_after", ("harm.tokens", "harm.deactivated")),
+            EngineJob("stock_last", ("harm.tokens",)),
+        )
     ),
 }

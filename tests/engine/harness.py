@@ -15,6 +15,7 @@ from typing import Any
 from tests.engine.checkpoints import write_all
 from tests.engine_process import EngineProcessError, run_module
 
+REPORT_FOLDER = "DARTREE_TEST_REPORTS"
 TIMEOUT_S = 1500.0  # only so that a hang ends; a busy machine is slow
 
 
@@ -103,6 +104,7 @@ class Reports:
                 str(folder / "job.json"),
                 environment={
                     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the cores are shared with others
+                    REPORT_FOLDER: str(folder),
                     **group.env,
                     **({} if group.with_plugin else {"VLLM_PLUGINS": ""}),
                 },

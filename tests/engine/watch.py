@@ -186,7 +186,10 @@ def cached(
         for name in group.layer_names:
             if name in layers:
                 keys, values = split_cache(context[name].kv_cache)
-                found[name] = keys[blocks, :, :, offsets], values[blocks, :, offsets]
+                found[name] = (
+                    keys[blocks, :, :, offsets][blocks != 0],
+                    values[blocks, :, offsets][blocks != 0],
+                )
     return found
 
 

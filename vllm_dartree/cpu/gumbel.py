@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from numba import njit
 
+from .memory import address, float32_at, int64_at
 from .noise import gumbel_noise32, gumbel_noise64
 from .registry import native
 
@@ -13,7 +14,7 @@ _DRAFT_STREAM = 1 << 30
 
 @njit(cache=True)
 def _block_argmax(logits, block_size, block_argmax, block_max):
-    for block in range(block_argmax.size):
+    for block in range((logits.size + block_size - 1) // block_size):
         start = block * block_size
         best = start
         best_value = -np.inf
@@ -23,6 +24,36 @@ def _block_argmax(logits, block_size, block_argmax, block_max):
                 best_value = logits[token]
         block_argmax[block] = best
         block_max[block] = best_value
+
+
+@njit(cache=True)
+def _greedy_rows(
+    block_argmax,
+    block_argmax_stride,
+    block_max,
+    block_max_stride,
+    logits,
+    logits_stride,
+    slots,
+    temperatures,
+    vocab_size,
+    block_size,
+    num_rows,
+):
+    slots = int64_at(slots)
+    temperatures = float32_at(temperatures)
+    num_sampled_rows = 0
+    for row in range(num_rows):
+        if slots[row] >= 0 and temperatures[slots[row]] != 0.0:
+            num_sampled_rows += 1
+            continue
+        _block_argmax(
+            float32_at(logits)[row * logits_stride : row * logits_stride + vocab_size],
+            block_size,
+            int64_at(block_argmax)[row * block_argmax_stride :],
+            float32_at(block_max)[row * block_max_stride :],
+        )
+    return num_sampled_rows
 
 
 @njit(cache=True)
@@ -50,6 +81,15 @@ def _noised(
     noised = np.full(logits.size, -np.inf, noise.dtype)
     noised[tokens] = logits[tokens] + noise
     return noised
+
+
+def _keep_logits(
+    cache: torch.Tensor, columns: torch.Tensor, source: torch.Tensor, slots: torch.Tensor
+) -> None:
+    """Copy row `r` of `source` [R, V] to `cache[slots[r], columns[r], :V]`; slot -1 keeps none."""
+    for row, (slot, column) in enumerate(zip(slots.tolist(), columns.tolist(), strict=True)):
+        if slot >= 0:
+            cache[slot, column, : source.shape[1]] = source[row]
 
 
 @native("gpu.sample.gumbel._gumbel_sample_kernel")
@@ -83,28 +123,42 @@ def gumbel_sample(
     request's noise for the row's position. With a logits cache, each row of
     `logits_cache_source_ptr` is also kept in its request's slot and column.
     """
-    slots = expanded_idx_mapping_ptr.tolist()
     if logits_cache_ptr is not None:
         assert logits_cache_col_ptr is not None and logits_cache_source_ptr is not None
-        columns = logits_cache_col_ptr.view(-1).tolist()
-        for row, slot in enumerate(slots):
-            if slot >= 0:
-                column = columns[row if PER_TOKEN_COL else 0]
-                cached = logits_cache_ptr[slot, column, :vocab_size]
-                cached.copy_(logits_cache_source_ptr[row])
-
-    # Element by element: these run for one row per request, and a scalar costs less than a gather.
-    temperatures = temp_ptr.numpy()
-    seeds = seeds_ptr.numpy()
-    positions = pos_ptr.numpy()
-    logits = logits_ptr.float().numpy()
-    block_argmax = local_argmax_ptr.numpy()
-    block_max = local_max_ptr.numpy()
-    for row, slot in enumerate(slots):
-        row_logits = logits[row]
-        temperature = temperatures[slot] if slot >= 0 else np.float32(0.0)
-        if temperature != 0.0:
-            position = int(positions[row]) + (_DRAFT_STREAM if IS_DRAFTING else 0)
-            scale = temperature if APPLY_TEMPERATURE else np.float32(1.0)
-            row_logits = _noised(row_logits, int(seeds[slot]), position, scale, USE_FP64)
-        _block_argmax(row_logits, BLOCK_SIZE, block_argmax[row], block_max[row])
+        _keep_logits(
+            logits_cache_ptr,
+            logits_cache_col_ptr.expand(expanded_idx_mapping_ptr.numel()),
+            logits_cache_source_ptr,
+            expanded_idx_mapping_ptr,
+        )
+    logits = logits_ptr.float()
+    block_max = torch.empty_like(local_max_ptr, dtype=torch.float32) if USE_FP64 else local_max_ptr
+    num_sampled_rows = _greedy_rows(
+        address(local_argmax_ptr, torch.int64),
+        local_argmax_stride,
+        address(block_max, torch.float32),
+        block_max.stride(0),
+        address(logits, torch.float32),
+        logits.stride(0),
+        address(expanded_idx_mapping_ptr, torch.int64),
+        address(temp_ptr, torch.float32),
+        vocab_size,
+        BLOCK_SIZE,
+        expanded_idx_mapping_ptr.numel(),
+    )
+    if USE_FP64:
+        local_max_ptr.copy_(block_max)
+    if num_sampled_rows == 0:
+        return
+    for row, slot in enumerate(expanded_idx_mapping_ptr.tolist()):
+        temperature = temp_ptr[slot].item() if slot >= 0 else 0.0
+        if temperature == 0.0:
+            continue
+        noised = _noised(
+            logits[row].numpy(),
+            seeds_ptr[slot].item(),
+            pos_ptr[row].item() + (_DRAFT_STREAM if IS_DRAFTING else 0),
+            np.float32(temperature if APPLY_TEMPERATURE else 1.0),
+            USE_FP64,
+        )
+        _block_argmax(noised, BLOCK_SIZE, local_argmax_ptr[row].numpy(), local_max_ptr[row].numpy())

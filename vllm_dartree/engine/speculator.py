@@ -7,7 +7,7 @@ its block for the checkpoint's horizon J, and `propose` hands out the B nodes of
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from vllm_dartree.engine.rejection_sampler import path_first
 from vllm_dartree.engine.support import check_target_layers
 from vllm_dartree.engine.tree_state import TreeState
 from vllm_dartree.models import spec_from_hf_config
+from vllm_dartree.models.drafter import DARTreeDraftModel
 from vllm_dartree.tree import DraftBlock, DraftTree, build
 
 logger = init_logger("vllm.dartree")
@@ -33,18 +34,21 @@ class TreeSpeculator(DFlashSpeculator):
     """Holds the step from the target's hidden states to stored draft trees."""
 
     _speculator_name = "DARTree"
+    model: DARTreeDraftModel
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
-        payload = payload_of(vllm_config.speculative_config)
-        assert payload is not None
+        speculative_config = vllm_config.speculative_config
+        payload = payload_of(speculative_config)
+        assert speculative_config is not None and payload is not None
         self.options = payload.options
-        self.spec = spec_from_hf_config(vllm_config.speculative_config.draft_model_config.hf_config)
+        self.spec = spec_from_hf_config(speculative_config.draft_model_config.hf_config)
         super().__init__(_drafting_config(vllm_config, self.spec.horizon), device)
         self.sample_from_anchor = self.spec.anchor_first
         self.num_query_per_req = payload.num_query_slots
         self.trees = TreeState(self.max_num_reqs, self.options.budget, self.options.depth, device)
         self.tree_options = self.options.tree
         self.clock = self.trees.clock
+        self._drafting = True
 
     def load_draft_model(
         self, target_model: nn.Module, target_attn_layer_names: set[str]
@@ -56,8 +60,8 @@ class TreeSpeculator(DFlashSpeculator):
         super().load_model(target_model)
         self.model.tabulate_head(_MAX_TABLE_BYTES)
         state_class = tree_model_state(self.trees, frozenset(self.draft_attn_layer_names))
-        # The model is asked first which model state it wants.
-        target_model.get_model_state_cls = lambda: state_class
+        # vLLM asks the model first which model state it wants.
+        cast(Any, target_model).get_model_state_cls = lambda: state_class
         logger.info("DARTree is active: %s", describe(self.spec, self.options))
 
     def prepare_context_anchor(self, input_batch: InputBatch, num_rejected: Tensor) -> None:
@@ -69,8 +73,13 @@ class TreeSpeculator(DFlashSpeculator):
         self.hidden_states[: batch.num_rows] = self.hidden_states[order]
 
     def propose(self, input_batch: InputBatch, *args: Any, **kwargs: Any) -> Tensor:
-        """Draft a tree per request; returns their tokens [R, B] int64 in tree order."""
+        """Draft a tree per request; returns their tokens [R, B] int64 in tree order.
+
+        When vLLM's schedule plans no draft tokens for the next step, only the drafter's context is
+        brought up to date, so that a later step can draft again.
+        """
         self.clock.mark("rest")
+        self._drafting = kwargs.get("num_speculative_tokens") != 0
         super().propose(input_batch, *args, **kwargs)
         self.trees.end_step()
         return self.trees.tokens(input_batch.idx_mapping)
@@ -84,6 +93,9 @@ class TreeSpeculator(DFlashSpeculator):
         num_tokens_across_dp: Tensor | None,
         cudagraph_runtime_mode: Any = None,
     ) -> None:
+        if not self._drafting:
+            self.clock.mark("draft")
+            return
         num_slots = self.num_query_per_req
         hidden = self._run_model(
             num_tokens_padded,
@@ -130,7 +142,8 @@ def describe(spec: Any, options: Any) -> str:
 
 def _drafting_config(vllm_config: VllmConfig, horizon: int) -> VllmConfig:
     """A copy in which ``num_speculative_tokens`` is what the drafter's buffers are made for."""
-    drafting = copy.copy(vllm_config)
-    drafting.speculative_config = copy.copy(vllm_config.speculative_config)
-    drafting.speculative_config.num_speculative_tokens = horizon
+    drafting, speculative_config = copy.copy(vllm_config), copy.copy(vllm_config.speculative_config)
+    assert speculative_config is not None
+    speculative_config.num_speculative_tokens = horizon
+    drafting.speculative_config = speculative_config
     return drafting

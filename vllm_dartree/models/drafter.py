@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -83,7 +84,7 @@ class DARTreeDraftModel(DFlashQwen3ForCausalLM):
         The table has a row of 3G numbers per token; without it the head multiplies every drafted
         token's embedding by W_ih. Call it once the embedding is the one that stays.
         """
-        weight = self.model.embed_tokens.weight
+        weight = cast(Tensor, self.model.embed_tokens.weight)
         width = 3 * self.spec.gru_hidden_dim
         if (
             isinstance(self.head, DominoHead)

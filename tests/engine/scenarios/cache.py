@@ -10,6 +10,7 @@ from tests.engine import oracles, watch
 from tests.engine.engine import Engine
 from tests.engine.prompts import LONG, MATRIX, NEAR_END, Prompt
 
+
 def contents(engine: Engine, shape: str) -> dict[str, Any]:
     """Compare the cache of three requests, after each step, with one fresh prefill each."""
     assert engine.oracle is not None
