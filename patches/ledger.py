@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SUPPORTED_VLLM = "0.32.0"
+ABSENT = "absent"
 
 
 class PatchError(RuntimeError):
@@ -26,8 +27,10 @@ class Patch:
     """Replaces one attribute of a vLLM module or class.
 
     target: ``"module:attribute"`` or ``"module:Class.attribute"``.
-    fingerprint: of the target's source at the pin, as `fingerprint_of` gives it.
-    make: takes the original (for a property, its getter) and returns the replacement.
+    fingerprint: of the target's source at the pin, as `fingerprint_of` gives it; `ABSENT` for a
+        name that vLLM does not have.
+    make: takes the original (of a property its getter, of a class method its function, None for an
+        absent name) and returns the replacement.
     why: what the patch is for. until: the condition under which it can be deleted.
     """
 
@@ -50,10 +53,14 @@ class Patch:
             *parents, name = path.split(".")
             for parent in parents:
                 holder = getattr(holder, parent)
-            inspect.getattr_static(holder, name)
         except (ImportError, AttributeError) as error:
             raise PatchError(f"{self.target} is not in this vLLM: {error}") from error
         return holder, name
+
+    def found(self) -> str:
+        """The fingerprint of what is there now, `ABSENT` for nothing."""
+        holder, name = self.resolve()
+        return fingerprint_of(inspect.getattr_static(holder, name, None))
 
     @property
     def applied(self) -> bool:
@@ -65,10 +72,9 @@ class Patch:
         Raises:
             PatchError: the target is missing or its source differs from the pin.
         """
-        holder, name = self.resolve()
+        found = self.found()
         if self.applied:
             return "applied"
-        found = fingerprint_of(inspect.getattr_static(holder, name))
         if found != self.fingerprint:
             raise PatchError(
                 f"{self.target} has fingerprint {found}, expected {self.fingerprint} "
@@ -86,24 +92,38 @@ class Patch:
         if self.check() == "applied":
             return
         holder, name = self.resolve()
-        original = inspect.getattr_static(holder, name)
+        original = inspect.getattr_static(holder, name, None)
         self._original.append(original)
         if isinstance(original, property):
             setattr(holder, name, property(self.make(original.fget)))
+        elif isinstance(original, classmethod):
+            setattr(holder, name, classmethod(self.make(original.__func__)))
         else:
             setattr(holder, name, self.make(original))
 
     def revert(self) -> None:
         """Put the original back; a patch that is not applied stays so."""
-        if self.applied:
-            holder, name = self.resolve()
-            setattr(holder, name, self._original.pop())
+        if not self.applied:
+            return
+        holder, name = self.resolve()
+        original = self._original.pop()
+        if self.fingerprint == ABSENT:
+            delattr(holder, name)
+        else:
+            setattr(holder, name, original)
 
 
 def fingerprint_of(original: Any) -> str:
-    """The first 12 hex digits of the SHA-256 of a function's (or property getter's) source."""
-    function = original.fget if isinstance(original, property) else original
-    source = textwrap.dedent(inspect.getsource(function))
+    """The first 12 hex digits of the SHA-256 of a function's own source; `ABSENT` for None.
+
+    A wrapper counts as what it is, not as the function it wraps: somebody else's patch shows.
+    """
+    if original is None:
+        return ABSENT
+    if isinstance(original, property):
+        original = original.fget
+    function = getattr(original, "__func__", original)
+    source = textwrap.dedent(inspect.getsource(getattr(function, "__code__", function)))
     return hashlib.sha256(source.encode()).hexdigest()[:12]
 
 

@@ -24,10 +24,11 @@ def _make_validate(original: Callable[[Any], None]) -> Callable[[Any], None]:
     def _validate_v2_model_runner(self: Any) -> None:
         if payload_of(self.speculative_config) is None:
             return original(self)
+        from vllm_dartree.cpu import triton_counts_as_present
         from vllm_dartree.engine.support import check_engine_supported
 
-        if unsupported := self._get_v2_model_runner_unsupported_features():
-            raise ValueError(f"Model Runner V2 does not yet support: {', '.join(unsupported)}")
+        with triton_counts_as_present():
+            original(self)
         check_engine_supported(self)
 
     return _validate_v2_model_runner
@@ -67,8 +68,9 @@ PATCHES = [
         target="vllm.config.vllm:VllmConfig._validate_v2_model_runner",
         fingerprint="31f64b51fcb7",
         make=_make_validate,
-        why="native kernels replace Triton on a CPU; what trees cannot do is refused by name",
-        until="the CPU wheel ships a Triton with a CPU backend",
+        why="native kernels take Triton's place on a CPU; engine features that trees do not "
+        "support are refused by name at start-up",
+        until="vLLM asks a speculator what it supports, and its CPU wheel ships a Triton",
     ),
     Patch(
         target="vllm.config.vllm:VllmConfig.num_lookahead_tokens",

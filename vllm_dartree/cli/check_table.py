@@ -34,7 +34,6 @@ def _facts(report: Report) -> Table:
     if cpu := report.cpu:
         table.add_row("cache layout", f"as expected ({cpu.attention_isa})")
         table.add_row("native kernels", f"{cpu.native_kernels}, {cpu.left_out} refused by name")
-        table.add_row("other CPU changes", "\n".join(cpu.other_changes))
     if pair := report.pair:
         table.add_row("drafter", pair.drafter)
         if pair.target is not None:

@@ -26,13 +26,12 @@ class PatchRow:
 class CpuReport:
     """The CPU path. attention_isa: the instruction set whose cache layout the trees use.
 
-    native_kernels: Triton kernels with a native version; other_changes: what else is replaced.
-    left_out: kernels without one, refused by name.
+    native_kernels: Triton kernels with a native version; left_out: those without one, refused by
+    name.
     """
 
     attention_isa: str
     native_kernels: int
-    other_changes: list[str]
     left_out: int
 
 

@@ -28,27 +28,28 @@ class AppliedChanges:
     """The changes now in force, with what each of them replaced."""
 
     def __init__(self) -> None:
-        self._undo: list[tuple[Change, Any, Any]] = []
+        self._by_target: dict[str, tuple[Change, Any, Any]] = {}
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        return tuple(change for change, _, _ in self._undo)
+        """In the order in which they were applied."""
+        return tuple(change for change, _, _ in self._by_target.values())
 
     def apply(self, change: Change) -> None:
-        """Put one change in force; nothing happens when it already is."""
-        if change in self.changes:
+        """Put one change in force; nothing happens when its target is changed already."""
+        if change.target in self._by_target:
             return
         holder = change.holder()
         # The attribute's own entry, not an inherited one, so that a class gets its own back.
         before = vars(holder).get(change.attribute, _ABSENT)
         value = change.replacement(None if before is _ABSENT else before)
         setattr(holder, change.attribute, value)
-        self._undo.append((change, holder, before))
+        self._by_target[change.target] = (change, holder, before)
 
     def revert(self) -> None:
         """Take all changes back, the last one first."""
-        while self._undo:
-            change, holder, before = self._undo.pop()
+        while self._by_target:
+            _, (change, holder, before) = self._by_target.popitem()
             if before is _ABSENT:
                 delattr(holder, change.attribute)
             else:

@@ -151,13 +151,13 @@ def gumbel_sample(
     if num_sampled_rows == 0:
         return
     for row, slot in enumerate(expanded_idx_mapping_ptr.tolist()):
-        temperature = temp_ptr[slot].item() if slot >= 0 else 0.0
+        temperature = float(temp_ptr[slot]) if slot >= 0 else 0.0
         if temperature == 0.0:
             continue
         noised = _noised(
             logits[row].numpy(),
-            seeds_ptr[slot].item(),
-            pos_ptr[row].item() + (_DRAFT_STREAM if IS_DRAFTING else 0),
+            int(seeds_ptr[slot]),
+            int(pos_ptr[row]) + (_DRAFT_STREAM if IS_DRAFTING else 0),
             np.float32(temperature if APPLY_TEMPERATURE else 1.0),
             USE_FP64,
         )

@@ -13,11 +13,13 @@ sure of it once at start-up.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from vllm import _custom_ops as ops
+from vllm.config import get_layers_from_vllm_config
+from vllm.model_executor.layers.attention import Attention
 from vllm.v1.attention.backend import CommonAttentionMetadata
 from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionBackend,
@@ -26,6 +28,7 @@ from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionMetadataBuilder,
 )
 
+from vllm_dartree.engine.payload import payload_of
 from vllm_dartree.engine.tree_state import TreeBatch
 
 
@@ -49,12 +52,13 @@ class TreePlan:
 class TreeAttentionMetadata(CPUAttentionMetadata):
     """Metadata of a step with trees, for the target's layers only.
 
+    plans: the trees' plans per sliding window of the group's layers (-1: no window).
     rest: stock metadata of the requests without a tree, None when there are none.
     set_aside: per layer name, keys and values [num_rows, num_kv_heads, head_size] of tree rows.
     """
 
     num_tree_rows: int = 0
-    plans: list[TreePlan] = field(default_factory=list)
+    plans: dict[int, list[TreePlan]] = field(default_factory=dict)
     rest: CPUAttentionMetadata | None = None
     set_aside: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
@@ -64,9 +68,13 @@ class TreeCPUAttentionMetadataBuilder(CPUAttentionMetadataBuilder):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.isa == "amx":  # its key layout is packed tile by tile; `vec` runs everywhere
+        ours = payload_of(self.vllm_config.speculative_config) is not None
+        if ours and self.isa == "amx":  # keys packed tile by tile; `vec` runs everywhere
             self.isa = "vec"
             self._set_isa_to_layers(self.layer_names)
+        # A group may hold layers with different windows; the stock kernel asks each layer too.
+        layers = get_layers_from_vllm_config(self.vllm_config, Attention, self.layer_names)
+        self.windows = {cast(Any, layer.impl).sliding_window for layer in layers.values()}
 
     def build(
         self,
@@ -92,7 +100,10 @@ class TreeCPUAttentionMetadataBuilder(CPUAttentionMetadataBuilder):
             scheduler_metadata=None,
             causal=True,
             num_tree_rows=tree.num_rows,
-            plans=plan_trees(tree, common.block_table_tensor, self.block_size, self.window_size),
+            plans={
+                window: plan_trees(tree, common.block_table_tensor, self.block_size, window)
+                for window in self.windows
+            },
             rest=rest,
         )
 
@@ -128,7 +139,7 @@ class TreeCPUAttentionImpl(CPUAttentionBackendImpl):
         keys, values = key[:n].clone(), value[:n].clone()
         attn_metadata.set_aside[layer.layer_name] = keys, values
         key_blocks, value_blocks = split_cache(kv_cache)
-        for plan in attn_metadata.plans:
+        for plan in attn_metadata.plans[self.sliding_window]:
             output[plan.rows] = tree_attention(
                 query[plan.rows],
                 keys[plan.rows],

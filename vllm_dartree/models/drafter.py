@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import cast
-from typing import cast
 
 import torch
 from torch import Tensor
