@@ -41,7 +41,7 @@ def run_engine(
     /,
     *,
     environment: Mapping[str, str] | None = None,
-    timeout_s: float = 240,
+    timeout_s: float = 600,
     **arguments: Any,
 ) -> Any:
     """Return `script(**arguments)` as computed in a fresh process.
@@ -70,7 +70,7 @@ def run_module(
     module: str,
     *arguments: str,
     environment: Mapping[str, str] | None = None,
-    timeout_s: float = 240,
+    timeout_s: float = 600,
 ) -> None:
     """Run `python -m module arguments...` from the repository's root, in `ENGINE_ENVIRONMENT`.
 

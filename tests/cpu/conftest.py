@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.engine_process import run_module
-from vllm_dartree.cpu import disable_model_runner_v2, install_native_kernels
+from vllm_dartree.cpu import install_native_kernels, remove_native_kernels
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +23,7 @@ def triton_outputs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, A
 def native_kernels() -> Iterator[None]:
     install_native_kernels()
     yield
-    disable_model_runner_v2()
+    remove_native_kernels()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Enabling Model Runner V2 changes what it lists, only when called, and leaves nothing behind."""
+"""Native kernels take the place of Triton's only when asked, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -11,31 +11,24 @@ from tests.engine_process import run_engine
 
 
 def attributes_of_changes() -> dict[str, Any]:
-    from vllm_dartree.cpu.runner import RUNNER_CHANGES, kernel_changes
+    from vllm_dartree.cpu.install import kernel_changes
 
     return {
         change.target: vars(change.holder()).get(change.attribute, "absent")
-        for change in (*RUNNER_CHANGES, *kernel_changes())
+        for change in kernel_changes()
     }
 
 
-def enable_and_disable() -> dict[str, Any]:
-    from vllm_dartree.cpu import (
-        applied_changes,
-        disable_model_runner_v2,
-        enable_model_runner_v2,
-        install_native_kernels,
-    )
+def install_and_remove() -> dict[str, Any]:
+    from vllm_dartree.cpu import install_native_kernels, installed_kernels, remove_native_kernels
 
     before = attributes_of_changes()
-    enable_model_runner_v2()
     install_native_kernels()
-    first = applied_changes()
-    enable_model_runner_v2()
+    first = installed_kernels()
     install_native_kernels()
-    again = applied_changes()
+    again = installed_kernels()
     during = attributes_of_changes()
-    disable_model_runner_v2()
+    remove_native_kernels()
     after = attributes_of_changes()
     return {
         "changed": sorted(name for name in before if during[name] is not before[name]),
@@ -43,12 +36,12 @@ def enable_and_disable() -> dict[str, Any]:
         "all_say_why": all(change.why for change in first),
         "again": first == again,
         "left_behind": [name for name in before if after[name] is not before[name]],
-        "listed_after": len(applied_changes()),
+        "listed_after": len(installed_kernels()),
     }
 
 
-def test_changes_are_listed_idempotent_and_undone() -> None:
-    outcome = run_engine(enable_and_disable)
+def test_kernels_are_listed_installed_once_and_removed() -> None:
+    outcome = run_engine(install_and_remove)
     assert outcome["changed"] == outcome["listed"]
     assert outcome["all_say_why"] and outcome["again"]
     assert outcome["left_behind"] == [] and outcome["listed_after"] == 0
@@ -57,7 +50,7 @@ def test_changes_are_listed_idempotent_and_undone() -> None:
 def validation() -> dict[str, Any]:
     from vllm.config import VllmConfig
 
-    from vllm_dartree.cpu import disable_model_runner_v2, enable_model_runner_v2
+    from vllm_dartree.cpu import triton_counts_as_present
 
     def refusal() -> str:
         try:
@@ -67,26 +60,25 @@ def validation() -> dict[str, Any]:
         return ""
 
     outcome = {"before": refusal()}
-    enable_model_runner_v2()
-    outcome |= {"enabled": refusal(), "stock_choice": VllmConfig().use_v2_model_runner}
-    disable_model_runner_v2()
-    return outcome | {"after": refusal()}
+    with triton_counts_as_present():
+        outcome["within"] = refusal()
+    return outcome | {"after": refusal(), "stock_choice": VllmConfig().use_v2_model_runner}
 
 
-def test_the_runner_is_accepted_without_becoming_the_choice_of_stock_runs() -> None:
+def test_the_runner_is_accepted_within_one_check_only() -> None:
     outcome = run_engine(validation)
     assert outcome["before"] == outcome["after"] == "Model Runner V2 requires Triton."
-    assert outcome["enabled"] == ""
+    assert outcome["within"] == ""
     assert outcome["stock_choice"] is False
 
 
 def scan_after_numba() -> bool:
     import numba  # noqa: F401
     from vllm.platforms import current_platform
+    from vllm_dartree.patches.cpu_runner import PATCHES
 
-    from vllm_dartree.cpu import enable_model_runner_v2
-
-    enable_model_runner_v2()
+    for patch in PATCHES:
+        patch.apply()
     current_platform.register_triton_kernel_overrides()
     from vllm.triton_utils.dispatcher import KernelOverride
     from vllm.v1.worker.gpu.input_batch import _post_update_kernel

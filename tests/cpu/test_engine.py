@@ -38,11 +38,19 @@ SAMPLED_OPTIONS = {
 }
 
 
+def enable_model_runner_v2() -> None:
+    """What a dartree configuration does, without drafts: the runner and its kernels alone."""
+    import vllm.config.vllm
+    from vllm_dartree.patches.cpu_runner import PATCHES
+
+    vllm.config.vllm.HAS_TRITON = True
+    for patch in PATCHES:
+        patch.apply()
+
+
 def generate(model: str, v2: bool, batches: dict[str, Any]) -> dict[str, Any]:
     """Outputs of each named batch; a batch is [prompts, sampling parameters]."""
     if v2:
-        from vllm_dartree.cpu import enable_model_runner_v2
-
         enable_model_runner_v2()
     from vllm import LLM, SamplingParams
 

@@ -56,5 +56,5 @@ def same(found: Any, expected: Any) -> bool:
         return all(map(same, found.tensors, expected.tensors))
     if not isinstance(expected, torch.Tensor):
         return found == expected
-    as_bytes = [tensor.contiguous().view(torch.uint8) for tensor in (found, expected)]
+    as_bytes = [tensor.reshape(-1).view(torch.uint8) for tensor in (found, expected)]
     return torch.equal(*as_bytes)

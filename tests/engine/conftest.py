@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 from tests.engine.groups import GROUPS
@@ -9,4 +11,6 @@ from tests.engine.harness import Reports
 @pytest.fixture(scope="session")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     """``reports(engine, scenario)``: what a scenario of `tests.engine.groups` reported."""
+    if importlib.util.find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed")
     return Reports(GROUPS, tmp_path_factory.mktemp("engines"), answers_from="plain")

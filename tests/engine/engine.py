@@ -63,8 +63,13 @@ class Engine:
             }
         spec["directories"] = {key: checkpoints[spec[key]] for key in ("target", "drafter")}
         llm = LLM(model=checkpoints[spec["target"]], **{**DEFAULTS, **spec["options"]})
-        of_target = [part["answers"] for part in answers if part["target"] == spec["target"]]
-        engine = cls(llm, {tuple(a["prompt"]): a["tokens"] for a in sum(of_target, [])}, spec)
+        known = {
+            tuple(answer["prompt"]): answer["tokens"]
+            for part in answers
+            for answer in part["answers"]
+            if part["target"] == spec["target"]
+        }
+        engine = cls(llm, known, spec)
         if spec["trees"] is not None and engine.in_process:
             engine.oracle = oracles.Oracle(engine.speculator, engine.runner.req_states)
             engine.oracle.answers = engine.answers
@@ -105,7 +110,9 @@ class Engine:
         """All prompts as one batch, greedily; prefix caching starts empty unless told otherwise."""
         if not keep_prefixes:
             assert self.llm.reset_prefix_cache()
-        num_drafted, num_rounds = self._counts(shape)
+        if self.oracle is not None and shape is not None:
+            self.oracle.shape = shape
+        num_drafted, num_rounds = self.counts()
         limits = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
         extra = [params or {}] * len(prompts) if not isinstance(params, Sequence) else params
         outputs = self.llm.generate(
@@ -113,14 +120,13 @@ class Engine:
             [greedy(limit, **more) for limit, more in zip(limits, extra, strict=True)],
             use_tqdm=False,
         )
-        drafted, rounds = self._counts()
+        drafted, rounds = self.counts()
         return Run(outputs, drafted - num_drafted, rounds - num_rounds)
 
-    def _counts(self, shape: oracles.Shape | None = None) -> tuple[int, int]:
+    def counts(self) -> tuple[int, int]:
+        """Nodes drafted and rounds verified so far."""
         if self.oracle is None:
             return 0, 0
-        if shape is not None:
-            self.oracle.shape = shape
         return self.oracle.num_drafted, self.speculator.clock.num_rounds
 
     def answer(self, prompt: Prompt, num_tokens: int) -> list[int]:
@@ -185,10 +191,10 @@ class Engine:
     def running(self) -> list[str]:
         return self.names(request.request_id for request in self.scheduler.running)
 
-    def request_slot(self, name: str) -> int:
-        """Where Model Runner V2 keeps the request's state."""
+    def request_slot(self, name: str) -> tuple[str, int]:
+        """vLLM's id of a request, and where Model Runner V2 keeps its state."""
         slots = self.runner.req_states.req_id_to_index
-        return next(slot for request_id, slot in slots.items() if request_id.split("-")[0] == name)
+        return next(entry for entry in slots.items() if entry[0].split("-")[0] == name)
 
 
 def greedy(max_tokens: int, **more: Any) -> SamplingParams:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from tests.engine.harness import EngineJob, Group
 from tests.engine.oracles import SHAPES
-from tests.engine.scenarios.requests import REFUSED
+from tests.engine.request_options import REFUSED
 
+BY_BATCH_SIZE = "num_speculative_tokens_per_batch_size"
+SCHEDULE = [[1, 1, 16], [2, 3, 9], [4, 8, 4]]  # first and last batch size, drafts
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
 WINDOW_SCENARIOS = (
     "matrix.shape:second",
@@ -19,6 +21,24 @@ B16 = {"num_speculative_tokens": 16}
 MATRIX = tuple(f"matrix.shape:{name}" for name in SHAPES)
 
 REFUSALS = tuple(f"requests.refused:{option}" for option in REFUSED)
+
+DRAFTERS = tuple(
+    EngineJob(
+        f"{dialect}_{budget}",
+        ("drafter.parity", "drafter.own_drafts"),
+        {"num_speculative_tokens": budget, **more},
+        drafter=dialect,
+    )
+    for dialect, budget, more in (
+        ("dspark", 2, {}),
+        ("dspark_gated", 128, {}),
+        ("dspark_rnn", 64, {"dartree_width": 100}),
+        ("dflash", 256, {"dartree_builder": "ddtree"}),
+        ("dflash_windowed", 16, {}),
+        ("speculators_dspark_one_plus_n", 1, {}),
+        ("speculators_dflash", 16, {"dartree_depth": 1}),
+    )
+)
 
 GROUPS: dict[str, Group] = {
     "plain": Group(
@@ -60,6 +80,11 @@ GROUPS: dict[str, Group] = {
                     "cache.contents:zigzag",
                     "cache.contents:second",
                     "cache.slots",
+                    "cache.leftovers",
+                    "sampler.purity",
+                    "sampler.broken_rows:nan",
+                    "sampler.broken_rows:-inf",
+                    "sampler.broken_rows:one finite",
                     "drafter.parity",
                     "drafter.context",
                     "drafter.metadata",
@@ -78,6 +103,8 @@ GROUPS: dict[str, Group] = {
                 ),
                 B16,
             ),
+            EngineJob("bfloat16", ("cache.contents_in_bfloat16",), B16, {"dtype": "bfloat16"}),
+            EngineJob("shrinking", ("batches.shrinking",), B16 | {BY_BATCH_SIZE: SCHEDULE}),
         )
     ),
     "pressure": Group(
@@ -97,7 +124,7 @@ GROUPS: dict[str, Group] = {
             ),
             EngineJob(
                 "processed",
-                ("requests.logprobs",),
+                ("requests.logprobs", "batches.inputs"),
                 B16,
                 # vLLM's CPU platform turns asynchronous scheduling off, asked for or not.
                 SMALL_STEPS | {"logprobs_mode": "processed_logprobs", "async_scheduling": True},
@@ -115,27 +142,9 @@ GROUPS: dict[str, Group] = {
         ),
         env={"VLLM_DISABLE_REQUEST_ID_RANDOMIZATION": "1"},  # a name used again is the same id
     ),
-    "drafters": Group(
-        tuple(
-            EngineJob(
-                f"{dialect}_{budget}",
-                ("drafter.parity", "drafter.own_drafts", "matrix.shape:zigzag"),
-                {"num_speculative_tokens": budget, **more},
-                drafter=dialect,
-            )
-            for dialect, budget, more in (
-                ("dspark", 2, {}),
-                ("dspark_gated", 128, {}),
-                ("dspark_rnn", 64, {"dartree_width": 100}),
-                ("dflash", 256, {"dartree_builder": "ddtree"}),
-                ("dflash_windowed", 16, {}),
-                ("speculators_dspark_one_plus_n", 1, {}),
-                ("speculators_dflash", 16, {"dartree_depth": 1}),
-            )
-        )
-    ),
-    "windows": Group(
+    "models": Group(
         (
+            *DRAFTERS,
             EngineJob("windowed", WINDOW_SCENARIOS, B16, target="windowed"),
             EngineJob(
                 "windowed_one_group",
@@ -165,7 +174,7 @@ GROUPS: dict[str, Group] = {
         (
             EngineJob("stock_before", ("harm.tokens",)),
             EngineJob("ngram", ("harm.tokens",), options={"speculative_config": NGRAM}),
-            EngineJob("dartree_between", ("drafter.own_drafts", "matrix.shape:second"), B16),
+            EngineJob("dartree_between", ("drafter.own_drafts",), B16),
             EngineJob("stock_after", ("harm.tokens", "harm.deactivated")),
             EngineJob("stock_last", ("harm.tokens",)),
         )

@@ -24,9 +24,10 @@ class EngineJob:
     """One engine and what is run on it.
 
     scenarios: ``"module.function"`` below ``tests.engine.scenarios``, or with an argument
-    ``"module.function:argument"``. trees: the user's
-    ``speculative_config`` without the model, None for an engine without speculation. options:
-    further arguments of ``LLM``. drafter, target: names of `tests.engine.checkpoints`.
+    ``"module.function:argument"``.
+    trees: the user's ``speculative_config`` without the model, None for a stock engine.
+    options: further arguments of ``LLM``.
+    drafter, target: names of `tests.engine.checkpoints`.
     """
 
     name: str

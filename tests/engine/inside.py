@@ -22,6 +22,9 @@ def main(job_file: str) -> None:
         Path(job["report"]).write_text(json.dumps(report))
 
     for spec in job["engines"]:
+        # vLLM collects garbage ten times while it starts, half a second each with all it imports.
+        gc.collect()
+        gc.freeze()
         try:
             engine = Engine.start(spec, job["checkpoints"], job["answers"])
         except Exception:
@@ -40,7 +43,6 @@ def main(job_file: str) -> None:
             record(spec["name"], scenario, entry)
         engine.stop()
         del engine
-        gc.collect()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ class Oracle:
     """Builds scripted trees.
 
     answers: prompt token ids -> the target's greedy continuation. shape: what a tree looks like,
-    from the right tokens after the root; shape_of: the same for single prompts.
+    from the right tokens after the root; shape_of: the same for single prompts. strays: prompts
+    whose requests may leave the answer.
     """
 
     def __init__(self, speculator: Any, req_states: Any) -> None:
@@ -34,6 +35,7 @@ class Oracle:
         self.answers: dict[tuple[int, ...], list[int]] = {}
         self.shape: Shape = never
         self.shape_of: dict[tuple[int, ...], Shape] = {}
+        self.strays: set[tuple[int, ...]] = set()
         self.step = 0
         self.num_drafted = 0
         speculator.build_trees = self.build_trees
@@ -58,7 +60,8 @@ class Oracle:
             return []
         done = total - prompt_len
         # A last step may accept more than max_tokens; the scheduler cuts that off.
-        assert history[prompt_len:][: len(answer)] == answer[:done], "left the target's own path"
+        on_path = history[prompt_len:][: len(answer)] == answer[:done]
+        assert on_path or prompt in self.strays, "left the target's own path"
         shape = self.shape_of.get(prompt, self.shape)
         return shape(self, answer[done : done + self.depth], self.step)[: self.budget]
 

@@ -1,4 +1,4 @@
-"""The prompts of the suite: token ids below 60, reproducible, and long enough for several blocks."""
+"""The prompts of the suite: reproducible token ids below 60."""
 
 from __future__ import annotations
 

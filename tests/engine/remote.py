@@ -14,14 +14,14 @@ from tests.engine.harness import REPORT_FOLDER
 
 def process_report() -> dict[str, Any]:
     """Which process this is and what vllm-dartree changed in it."""
-    from vllm_dartree.cpu import applied_changes
+    from vllm_dartree.cpu import installed_kernels
     from vllm_dartree.engine.activation import all_patches
 
     return {
         "pid": os.getpid(),
         "applied": [patch.target for patch in all_patches() if patch.applied],
         "missing": [patch.target for patch in all_patches() if not patch.applied],
-        "cpu_changes": len(applied_changes()),
+        "native_kernels": len(installed_kernels()),
     }
 
 

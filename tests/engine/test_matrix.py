@@ -14,10 +14,11 @@ EARNED = {
     "perfect": (8.5, 9.0),
     "second": (8.5, 9.0),
     "zigzag": (5.5, 6.5),
-    "never": (1.0, 1.02),
+    "never": (1.0, 1.0),
     "until_depth": (2.9, 3.0),
     "duplicate": (8.5, 9.0),
     "short": (4.0, 6.0),
+    "bushy": (1.5, 4.0),
 }
 
 

@@ -170,26 +170,35 @@ def cache_writes(engine: Engine, on_write: Callable[[list[int]], None]) -> Itera
         yield
 
 
-def cached(
-    engine: Engine, request_slot: int, layers: list[str]
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """K and V [computed tokens, kv heads, head size] in the cache, per layer, by block table."""
+Cached = dict[str, tuple[Tensor, Tensor]]
+
+
+def cached(engine: Engine, name: str, layers: list[str]) -> Cached:
+    """K and V [computed tokens, kv heads, head size] of a running request, per layer.
+
+    The scheduler's block ids say where a position lies; the worker's block table must agree. Rows
+    of blocks that a sliding window has given back are NaN.
+    """
     runner = engine.runner
-    num_tokens = int(runner.req_states.num_computed_tokens.gpu[request_slot])
+    request_id, slot = engine.request_slot(name)
+    num_tokens = int(runner.req_states.num_computed_tokens.gpu[slot])
     context = runner.compilation_config.static_forward_context
+    block_ids = engine.scheduler.kv_cache_manager.get_block_ids(request_id)
     found = {}
     for index, group in enumerate(runner.kv_cache_config.kv_cache_groups):
         size = runner.block_tables.block_sizes[index]
-        table = runner.block_tables.block_tables[index].gpu[request_slot].long()
+        owned = torch.tensor(block_ids[index])
+        table = runner.block_tables.block_tables[index].gpu[slot, : len(owned)]
+        assert torch.equal(table[owned != 0], owned[owned != 0].int())
         positions = torch.arange(num_tokens)
-        blocks, offsets = table[positions // size], positions % size
-        for name in group.layer_names:
-            if name in layers:
-                keys, values = split_cache(context[name].kv_cache)
-                found[name] = (
-                    keys[blocks, :, :, offsets][blocks != 0],
-                    values[blocks, :, offsets][blocks != 0],
-                )
+        blocks, offsets = owned[positions // size], positions % size
+        gone = (blocks == 0)[:, None, None]
+        for layer in set(group.layer_names) & set(layers):
+            keys, values = split_cache(context[layer].kv_cache)
+            found[layer] = (
+                keys[blocks, :, :, offsets].masked_fill(gone, torch.nan),
+                values[blocks, :, offsets].masked_fill(gone, torch.nan),
+            )
     return found
 
 

@@ -48,9 +48,10 @@ def tree_sizes(engine: Engine) -> dict[str, Any]:
 def condensing(engine: Engine) -> dict[str, Any]:
     """Six requests of different lengths and trees; others join while they leave."""
     assert engine.oracle is not None
-    shapes = list(oracles.SHAPES.values())[: len(MIXED)]
+    shapes = list(oracles.SHAPES.values())
     engine.oracle.shape_of = {tuple(p): s for p, s in zip(MIXED, shapes, strict=True)}
     limits = [12, 70, 25, 55, 8, 40, 60, 33]
+    before = engine.counts()
     for i in range(6):
         engine.add(f"r{i}", MIXED[i], limits[i])
     late = [6, 7]
@@ -66,7 +67,31 @@ def condensing(engine: Engine) -> dict[str, Any]:
             engine.add(f"r{i}", MIXED[i], limits[i])
     engine.oracle.shape_of = {}
     wrong = [i for i, p in enumerate(MIXED) if tokens[f"r{i}"] != engine.answer(p, limits[i])]
-    return {"wrong": wrong, "finished": len(tokens), "joined_late": 2 - len(late)}
+    drafted, rounds = engine.counts()
+    return {
+        "wrong": wrong,
+        "finished": len(tokens),
+        "joined_late": 2 - len(late),
+        "drafted": drafted - before[0],
+        "rounds": rounds - before[1],
+    }
+
+
+def shrinking(engine: Engine) -> dict[str, Any]:
+    """Requests of different lengths under vLLM's schedule of drafts by batch size."""
+    limits = [20, 40, 60, 80]
+    with watch.batches(engine) as seen:
+        run = engine.generate(MIXED[:4], limits, oracles.zigzag)
+    planned: dict[str, set[int]] = {}
+    for batch in seen:
+        if batch.nodes:
+            planned.setdefault(str(len(batch.rows)), set()).update(batch.drafts)
+    return {
+        "wrong": engine.wrong(MIXED[:4], run),
+        "drafted": run.drafted,
+        "rounds": run.rounds,
+        "planned": {size: sorted(drafts) for size, drafts in planned.items()},
+    }
 
 
 def stops(engine: Engine) -> dict[str, Any]:
@@ -123,4 +148,35 @@ def _compared(
             if any(n > d for n, d in zip(b.nodes, b.drafts, strict=False))
         ],
         "tree_sizes": sorted({tuple(b.nodes) for b in seen if len(b.nodes) > 1}),
+    }
+
+
+def inputs(engine: Engine) -> dict[str, Any]:
+    """Token ids and positions that reach the target while one-token prompts join trees."""
+    assert engine.oracle is not None
+    engine.oracle.shape = oracles.second
+    config = engine.llm.llm_engine.vllm_config.scheduler_config
+    joining = [SHORT[0], SHORT[1], SHORT[0], SHORT[2]]
+    with watch.target_inputs(engine) as fed, watch.batches(engine) as seen:
+        for i, prompt in enumerate(MIXED[:4]):
+            engine.add(f"r{i}", prompt, 50)
+        for step, _ in enumerate(engine.steps()):
+            if step < len(joining):
+                engine.add(f"late{step}", joining[step], 20)
+    ids = [int(t) for step in fed for t in step["input_ids"]]
+    positions = [int(p) for step in fed for p in step["positions"]]
+    return {
+        "asynchronous": config.async_scheduling,
+        "scheduler": type(engine.scheduler).__name__,
+        "ids": [min(ids), max(ids)],
+        "positions": [min(positions), max(positions)],
+        "vocab_size": engine.oracle.vocab_size,
+        # A joining request of one token is padded with placeholders, which are no nodes.
+        "placeholders": sum(
+            drafts > 0 and nodes == 0
+            for b in seen
+            for drafts, nodes in zip(b.drafts, b.nodes, strict=False)
+        ),
+        # Requests that a step left out: running, but without rows.
+        "fewest_requests": min(len(b.rows) for b in seen[4:8]),
     }

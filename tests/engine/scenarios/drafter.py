@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,71 +16,58 @@ from tests.models.reference_drafter import ReferenceDrafter
 from vllm_dartree.models import read_drafter
 
 
-def parity(engine: Engine) -> dict[str, Any]:
-    """Base logits of every block under oracles that accept all, part and nothing."""
-    spec, drafter = _reference(engine)
-    report: dict[str, Any] = {"wrong": [], "rounds": 0, "blocks": {}}
-    for name in ("perfect", "until_depth", "never"):
-        with watch.drafted_blocks(engine) as blocks:
-            run = engine.generate(MIXED[:2], 30, oracles.SHAPES[name])
-        report["wrong"] += engine.wrong(MIXED[:2], run)
-        report["rounds"] += run.rounds
-        worst, largest = [], 0.0
-        for prompt in MIXED[:2]:
-            drafter.reset()
-            # In the order in which the request's blocks were drafted.
-            for block in (b for b in blocks if list(b.history[: len(prompt)]) == prompt):
-                expected = drafter.base_logits(block.history)[slice(*_slots(spec, block))]
-                worst.append(float((block.logits - expected).abs().max()))
-                largest = max(largest, float(expected.abs().max()))
-        report["blocks"][name] = {
-            "worst_by_block": worst,
-            "largest": largest,
-        }
-    return report
+class Reference:
+    """The reference drafter fed with the reference target's features, for one request at a time."""
 
-
-def _slots(spec: Any, block: watch.DraftedBlock) -> tuple[int, int]:
-    first = spec.slots[0]
-    return first, first + block.logits.shape[0]
-
-
-class _Reference:
-    """The reference drafter fed with the reference target's features."""
-
-    def __init__(self, engine: Engine, spec: Any, weights: Any) -> None:
+    def __init__(self, engine: Engine) -> None:
+        directory = Path(engine.spec["directories"]["drafter"])
         self.target = ReferenceTarget(engine.spec["directories"]["target"])
-        self.spec, self.weights = spec, weights
-        self.reset()
+        self.spec, self.weights = read_drafter(directory), load_tensors(directory)
+        self.begin_request()
 
-    def reset(self) -> None:
+    def begin_request(self) -> None:
         self.drafter = ReferenceDrafter(
             self.spec, self.weights, self.target.embedding, self.target.lm_head
         )
 
     def base_logits(self, history: tuple[int, ...]) -> torch.Tensor:
-        """[block size, Vd] after `history`, whose last token is the anchor."""
+        """[J, Vd] after `history`, whose last token is the anchor; histories of a request grow."""
         features = self.target.features(history[:-1], self.spec.target_layer_ids)
         self.drafter.append_context(features[self.drafter.context_len :])
         hidden = self.drafter.block(history[-1], len(history) - 1)
-        return self.drafter.base_logits(hidden)
+        return self.drafter.base_logits(hidden)[list(self.spec.slots)]
+
+    def combined_hidden_states(self, tokens: Prompt) -> torch.Tensor:
+        """[T, H]: what the drafter is handed for each position."""
+        return self.drafter.fuse(self.target.features(tokens, self.spec.target_layer_ids))
 
 
-def _reference(engine: Engine) -> tuple[Any, _Reference]:
-    from pathlib import Path
-
-    directory = Path(engine.spec["directories"]["drafter"])
-    spec = read_drafter(directory)
-    return spec, _Reference(engine, spec, load_tensors(directory))
+def parity(engine: Engine) -> dict[str, Any]:
+    """Base logits of every block under oracles that accept all, part and nothing."""
+    reference = Reference(engine)
+    report: dict[str, Any] = {"wrong": [], "blocks": {}}
+    for name in ("perfect", "until_depth", "never"):
+        with watch.drafted_blocks(engine) as blocks:
+            run = engine.generate(MIXED[:2], 30, oracles.SHAPES[name])
+        report["wrong"] += engine.wrong(MIXED[:2], run)
+        worst, largest = [], 0.0
+        for prompt in MIXED[:2]:
+            reference.begin_request()
+            for block in (b for b in blocks if list(b.history[: len(prompt)]) == prompt):
+                expected = reference.base_logits(block.history)[: len(block.logits)]
+                worst.append(float((block.logits - expected).abs().max()))
+                largest = max(largest, float(expected.abs().max()))
+        report["blocks"][name] = {"worst_by_block": worst, "largest": largest}
+    return report
 
 
 def context(engine: Engine) -> dict[str, Any]:
     """The combined hidden states handed to the drafter, against the reference's, by position."""
-    spec, reference = _reference(engine)
+    assert engine.oracle is not None
+    reference = Reference(engine)
     speculator = engine.speculator
     prepare = speculator.prepare_context_anchor
     seen: list[tuple[int, int, torch.Tensor]] = []
-    states = engine.runner.req_states
 
     def watching(input_batch: Any, num_rejected: torch.Tensor) -> None:
         prepare(input_batch, num_rejected)
@@ -101,20 +89,18 @@ def context(engine: Engine) -> dict[str, Any]:
 
     def note_slots() -> None:
         for name in engine.running:
-            slot_of[engine.request_slot(name)] = prompts[int(name[1:])]
+            slot_of[engine.request_slot(name)[1]] = prompts[int(name[1:])]
 
     tokens = engine.finish(note_slots)
     del speculator.prepare_context_anchor
     engine.oracle.shape_of = {}
     worst, largest, rows = 0.0, 0.0, 0
-    fused = {
-        slot: reference.drafter.fuse(
-            reference.target.features(p + engine.answer(p, 60), spec.target_layer_ids)
-        )
+    expected_of = {
+        slot: reference.combined_hidden_states(p + engine.answer(p, 60))
         for slot, p in slot_of.items()
     }
     for slot, first, hidden in seen:
-        expected = fused[slot][first : first + len(hidden)]
+        expected = expected_of[slot][first : first + len(hidden)]
         worst = max(worst, float((hidden - expected).abs().max()))
         largest = max(largest, float(expected.abs().max()))
         rows += len(hidden)

@@ -32,10 +32,10 @@ def in_place() -> dict[str, Any]:
     if "vllm_dartree.engine.activation" in sys.modules:
         applied = [p.target for p in _patches() if p.applied]
     entry = importlib.import_module("vllm_dartree.patches.speculative_config").PATCH
-    cpu = sys.modules.get("vllm_dartree.cpu.runner")
+    cpu = sys.modules.get("vllm_dartree.cpu")
     return {
         "applied": applied or [entry.target] * entry.applied,
-        "cpu_changes": len(cpu.applied_changes()) if cpu else 0,
+        "native_kernels": len(cpu.installed_kernels()) if cpu else 0,
         "backend": AttentionBackendEnum.CPU_ATTN.get_path(),
         "kernel": type(_gather_block_tables_kernel).__name__,
     }
@@ -47,7 +47,7 @@ def deactivated(engine: Engine) -> dict[str, Any]:
 
     deactivate()
     deactivate()
-    return {**in_place(), "fit": [patch.check() for patch in _patches()]}
+    return {**in_place(), "fit": {patch.target: patch.check() for patch in _patches()}}
 
 
 def _patches() -> list[Any]:

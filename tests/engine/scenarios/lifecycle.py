@@ -37,12 +37,12 @@ def preemptions(engine: Engine, priorities: str = "equal") -> dict[str, Any]:
     model_state.add_request = joining
     for i, prompt in enumerate(LONG):
         priority = i % 2 if priorities == "mixed" else 0
-        engine.add(f"r{i}", prompt, 100, priority=priority)
+        engine.add(f"r{i}", prompt, 150, priority=priority)
     with mock.patch.object(type(engine.scheduler), "_preempt_request", preempting):
         tokens = engine.finish()
     del model_state.add_request
     return {
-        "wrong": [i for i, p in enumerate(LONG) if tokens[f"r{i}"] != engine.answer(p, 100)],
+        "wrong": [i for i, p in enumerate(LONG) if tokens[f"r{i}"] != engine.answer(p, 150)],
         "preemptions": num_preemptions,
         "joined": len(nodes_after_joining),
         "nodes_after_joining": sum(nodes_after_joining),

@@ -33,7 +33,7 @@ def shape(engine: Engine, name: str) -> dict[str, Any]:
         runs = [engine.generate(batch, limit, SHAPES[name]) for batch in batches]
         wrong = [engine.wrong(batch, run) for batch, run in zip(batches, runs, strict=True)]
         report[str(batch_size)] = {
-            "wrong": sum(wrong, []),
+            "wrong": [entry for batch in wrong for entry in batch],
             "drafted": sum(run.drafted for run in runs),
             "fewest_rounds": min(run.rounds for run in runs),
             # The first token comes from the prefill.

@@ -55,7 +55,7 @@ def contents(engine: Engine) -> dict[str, Any]:
         if output := outputs.get("continued"):
             tokens, num_hits = list(output.outputs[0].token_ids), output.num_cached_tokens
         if engine.scheduler.running:
-            dumps.append(watch.cached(engine, engine.request_slot("continued"), layers))
+            dumps.append(watch.cached(engine, "continued", layers))
     fresh = fresh_prefill(engine, prompt + tokens, layers)
     worst = {name: max(difference(found[name], fresh[name]) for found in dumps) for name in layers}
     return {"hits": num_hits, "steps": len(dumps), "worst": worst}

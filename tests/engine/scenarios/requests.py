@@ -7,20 +7,7 @@ from typing import Any
 from tests.engine import oracles
 from tests.engine.engine import Engine
 from tests.engine.prompts import LONG, MIXED
-
-# Option: a value that this version refuses.
-REFUSED: dict[str, Any] = {
-    "temperature": 0.7,
-    "presence_penalty": 0.5,
-    "frequency_penalty": -0.5,
-    "repetition_penalty": 1.1,
-    "bad_words": ["word"],
-    "logit_bias": {3: 1.0},
-    "min_p": 0.1,
-    "structured_outputs": {"choice": ["a", "b"]},
-    "thinking_token_budget": 10,
-    "logprob_token_ids": [1, 2],
-}
+from tests.engine.request_options import CONSTRAINTS, REFUSED
 
 
 def refused(engine: Engine, option: str) -> dict[str, Any]:
@@ -82,15 +69,6 @@ def _plain(entries: Any) -> Any:
         entry and {str(token): [value.logprob, value.rank] for token, value in entry.items()}
         for entry in entries
     ]
-
-
-CONSTRAINTS: dict[str, list[dict[str, Any]]] = {
-    # Stop tokens forbidden up to a length that ends inside a tree.
-    "min_tokens": [
-        {"stop_token_ids": list(range(40)), "min_tokens": least} for least in (0, 3, 9, 18)
-    ],
-    "allowed_token_ids": [{"allowed_token_ids": list(range(first, 64, 2))} for first in (0, 1)],
-}
 
 
 def constrained(engine: Engine, name: str) -> list[dict[str, Any]]:
