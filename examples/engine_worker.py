@@ -104,7 +104,7 @@ def _environment(plugin: bool) -> dict[str, str]:
 
 
 def generate(
-    llm: Any, prompts: list[list[int]], max_tokens: int, batch_size: int, ignore_eos: bool = False
+    llm: Any, prompts: list[list[int]], max_tokens: int, batch_size: int
 ) -> dict[str, Any]:
     """Greedy answers to token-id prompts, `batch_size` at a time.
 
@@ -113,7 +113,7 @@ def generate(
     """
     from vllm import SamplingParams
 
-    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=ignore_eos)
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
     clock = _stage_clock(llm)
     if clock is not None:
         clock.reset()
@@ -141,8 +141,8 @@ def top_logprobs(llm: Any, prompt: list[int], count: int) -> dict[int, float]:
 
     params = SamplingParams(temperature=0.0, max_tokens=1, logprobs=count, detokenize=False)
     output = llm.generate([{"prompt_token_ids": prompt}], params, use_tqdm=False)[0]
-    entries = output.outputs[0].logprobs[0]
-    return {token: entries[token].logprob for token in sorted(entries, key=_rank_in(entries))}
+    entries = sorted(output.outputs[0].logprobs[0].items(), key=lambda entry: entry[1].rank)
+    return {token: entry.logprob for token, entry in entries}
 
 
 def step_milliseconds(llm: Any, prompts: list[list[int]], num_tokens: int) -> list[float]:
@@ -167,10 +167,6 @@ def step_milliseconds(llm: Any, prompts: list[list[int]], num_tokens: int) -> li
 OPERATIONS = {
     function.__name__: function for function in (generate, top_logprobs, step_milliseconds)
 }
-
-
-def _rank_in(entries: Any) -> Any:
-    return lambda token: entries[token].rank
 
 
 def _stage_clock(llm: Any) -> Any:

@@ -136,6 +136,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="measurements per configuration")
     parser.add_argument("--drafter", type=Path, default=DRAFTER, help="directory of the drafter")
     parser.add_argument("--json", type=Path, help="write the results to this file as well")
+    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
     return parser.parse_args()
 
 

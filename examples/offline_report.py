@@ -9,6 +9,7 @@ from typing import Any
 
 from bench_environment import environment
 from divergences import PLAIN, Divergence, first_difference
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -81,6 +82,8 @@ def print_results(console: Console, rows: list[Row], args: argparse.Namespace) -
     title = f"{args.dtype}, {args.max_tokens} new tokens, greedy, medians of {args.rounds} rounds"
     caption = "tok/round: new tokens per verification, bonus included; target: its share of a round"
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
+    if args.markdown:
+        table.box = box.MARKDOWN
     table.add_column("")
     for column in ("batch", "tok/s", "spread", "speed-up", "tok/round", "target", "identical"):
         table.add_column(column, justify="right")
@@ -97,7 +100,7 @@ def print_results(console: Console, rows: list[Row], args: argparse.Namespace) -
             f"{row.tokens_per_round:.2f}" if row.tokens_per_round else "",
             f"{row.target_share:.0%}" if row.target_share else "",
             same if row.identical == row.prompts else f"[red]{same}[/red]",
-            end_section=row.configuration == rows[-1].configuration,
+            end_section=not args.markdown and row.configuration == rows[-1].configuration,
         )
     console.print(table)
 

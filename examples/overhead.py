@@ -19,6 +19,7 @@ from bench_environment import environment
 from demo_target import ensure_target
 from engine_worker import Engine
 from offline import BATCH_SIZES, DRAFTER, engine_args, load_prompts
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer
@@ -93,8 +94,10 @@ def check_no_drafts(plugin: Engine, prompts: list[list[int]]) -> None:
         raise RuntimeError("trees were built although none is verified")
 
 
-def print_table(console: Console, found: list[Overhead], limit: float) -> None:
+def print_table(console: Console, found: list[Overhead], limit: float, markdown: bool) -> None:
     table = Table(title="Milliseconds per decode step, medians", title_justify="left")
+    if markdown:
+        table.box = box.MARKDOWN
     for column in ("batch", "stock V1", "plugin, no drafts", "ratio", "min-max", "limit"):
         table.add_column(column, justify="right")
     for item in found:
@@ -123,7 +126,7 @@ def main() -> int:
     finally:
         for engine in engines:
             engine.close()
-    print_table(console, found, args.limit)
+    print_table(console, found, args.limit, args.markdown)
     if args.json is not None:
         args.json.write_text(json.dumps(to_json(found, args), indent=2) + "\n")
     return 0 if all(item.ratio <= args.limit for item in found) else 1
@@ -148,6 +151,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=1.10, help="largest ratio that passes")
     parser.add_argument("--drafter", type=Path, default=DRAFTER, help="directory of the drafter")
     parser.add_argument("--json", type=Path, help="write the results to this file as well")
+    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
     return parser.parse_args()
 
 

@@ -122,7 +122,7 @@ class Attention(nn.Module):
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
-        self.head_dim = config.head_dim
+        self.head_dim, self.block_size = config.head_dim, config.block_size
         self.q_proj = linear(config.hidden_size, config.num_heads * config.head_dim)
         self.k_proj = linear(config.hidden_size, config.num_kv_heads * config.head_dim)
         self.v_proj = linear(config.hidden_size, config.num_kv_heads * config.head_dim)
@@ -141,21 +141,32 @@ class Attention(nn.Module):
         context_tables: tuple[Tensor, Tensor],
         mask: Tensor,
     ) -> Tensor:
-        """x [R, T, H], context [R, S, H] and an additive mask [R, 1, T, S + T] give [R, T, H]."""
-        # Context and block share the projections; the context skips input_layernorm.
-        both = torch.cat([context, x], 1)
-        tables = tuple(torch.cat(pair, 1) for pair in zip(context_tables, x_tables, strict=True))
+        """x [R, A*B, H], context [R, S, H] and an additive mask [R, 1, 1, A*B, S]: [R, A*B, H].
+
+        Scores against the context and inside the blocks are computed apart: one dense mask over all
+        blocks would spend most of the work on pairs of blocks that do not see each other.
+        """
+        block = (-1, self.block_size)
         query = self.q_norm(self._heads(self.q_proj(x), self.num_heads)).transpose(1, 2)
-        key = self.k_norm(self._heads(self.k_proj(both), self.num_kv_heads)).transpose(1, 2)
-        value = self._heads(self.v_proj(both), self.num_kv_heads).transpose(1, 2)
-        attended = F.scaled_dot_product_attention(
-            rotate(query, x_tables),
-            rotate(key, tables),
-            value,
-            attn_mask=mask,
-            enable_gqa=True,
-        )
-        return self.o_proj(attended.transpose(1, 2).flatten(2))
+        query = rotate(query, x_tables) * self.head_dim**-0.5
+        query = query.unflatten(1, (self.num_kv_heads, -1))  # [R, KV heads, queries per KV, A*B, d]
+        context_key, context_value = self._keys_and_values(context, context_tables)
+        key, value = self._keys_and_values(x, x_tables)
+        context_scores = query.flatten(2, 3) @ context_key.transpose(-1, -2)
+        context_scores = context_scores.unflatten(2, query.shape[2:4]) + mask
+        own_key, own_value = (part.unflatten(2, block)[:, :, None] for part in (key, value))
+        own_scores = (query.unflatten(3, block) @ own_key.transpose(-1, -2)).flatten(3, 4)
+        weights = torch.cat([context_scores, own_scores], -1).softmax(-1).to(x.dtype)
+        context_weights, own_weights = weights.split([context.shape[1], self.block_size], -1)
+        attended = (context_weights.flatten(2, 3) @ context_value).unflatten(2, query.shape[2:4])
+        attended = attended + (own_weights.unflatten(3, block) @ own_value).flatten(3, 4)
+        return self.o_proj(attended.flatten(1, 2).transpose(1, 2).flatten(2))
+
+    def _keys_and_values(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Both [R, KV heads, T, d]; context and blocks share the projections."""
+        key = self.k_norm(self._heads(self.k_proj(x), self.num_kv_heads)).transpose(1, 2)
+        value = self._heads(self.v_proj(x), self.num_kv_heads).transpose(1, 2)
+        return rotate(key, tables), value
 
 
 class MLP(nn.Module):
@@ -198,7 +209,7 @@ class Drafter(nn.Module):
             linear(hidden + gru, bottleneck), nn.SiLU(), linear(bottleneck, config.vocab_size)
         )
         # 1 / scale of each feature. The residual stream grows tenfold over the layers and has a few
-        # huge channels; training fc on features of one size is much faster. Export folds it into fc.
+        # huge channels; features of one size train much faster. Export folds the gain into fc.
         self.register_buffer("feature_gain", torch.ones(self.fc.in_features), persistent=False)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2 and "prefix_gru" not in name:
@@ -222,12 +233,10 @@ class Drafter(nn.Module):
         x = F.embedding(block_ids, embedding).to(context.dtype).flatten(1, 2)
         positions = (anchors[:, :, None] + torch.arange(block_size)).flatten(1)
         context_positions = torch.arange(features.shape[1]).expand(num_requests, -1)
-        block_of_slot = torch.arange(num_anchors * block_size) // block_size
         anchor_of_slot = anchors.repeat_interleave(block_size, 1)
-        sees_context = context_positions[:, None] < anchor_of_slot[..., None]
-        sees_block = (block_of_slot[:, None] == block_of_slot).expand(num_requests, -1, -1)
-        visible = torch.cat([sees_context, sees_block], -1)[:, None]
-        mask = torch.zeros(visible.shape, dtype=x.dtype).masked_fill_(~visible, -torch.inf)
+        hidden = context_positions[:, None] >= anchor_of_slot[..., None]
+        mask = torch.zeros(hidden.shape, dtype=x.dtype).masked_fill_(hidden, -torch.inf)
+        mask = mask[:, None, None]
         x_tables = rotary_tables(self.config, positions)
         context_tables = rotary_tables(self.config, context_positions)
         for layer in self.layers:
@@ -236,7 +245,8 @@ class Drafter(nn.Module):
 
     def head_states(self, previous_ids: Tensor, embedding: Tensor) -> Tensor:
         """s [N, B, G] after the GRU consumed previous_ids[:, :k+1] [N, B]; the anchor is first."""
-        return self.prefix_gru(F.embedding(previous_ids, embedding))[0]
+        inputs = F.embedding(previous_ids, embedding).to(self.prefix_gru.weight_ih_l0.dtype)
+        return self.prefix_gru(inputs)[0]
 
     def correction_bottleneck(self, hidden: Tensor, states: Tensor) -> Tensor:
         """SiLU(W1 [z ; s]) [..., E]; W2's rows turn it into corrections of single tokens."""

@@ -25,7 +25,14 @@ from matplotlib import pyplot as plt
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.open()]
+    """The log's entries, without the steps that an interrupted run lost and repeated."""
+    entries: list[dict[str, Any]] = []
+    for line in path.open():
+        entry = json.loads(line)
+        while entries and entries[-1]["seconds"] > entry["seconds"]:
+            entries.pop()
+        entries.append(entry)
+    return entries
 
 
 def plot_curves(log_path: Path, png_path: Path) -> None:
@@ -45,7 +52,8 @@ def plot_curves(log_path: Path, png_path: Path) -> None:
     accepted_axis.set(xlabel="minutes of training", ylabel="tokens per round, greedy chain")
     for axis in (loss_axis, accepted_axis):
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
+        if axis.lines:
+            axis.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(png_path, dpi=110)
     plt.close(figure)
@@ -66,6 +74,7 @@ def export_weights(state: dict[str, Any], out_dir: Path) -> int:
     # Rename into place: a reader of the old file keeps it, and never sees half of a new one.
     partial = out_dir / "model.safetensors.tmp"
     save_file(weights, partial, metadata={"format": "pt"})
+    partial.chmod(0o644)
     partial.rename(out_dir / "model.safetensors")
     (out_dir / "config.json").write_text(json.dumps(config.to_checkpoint(), indent=2) + "\n")
     return sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
@@ -80,7 +89,7 @@ tags: [speculative-decoding, dflash, domino]
 
 A small demonstration checkpoint: a block-parallel drafter (DFlash backbone, {layers} layers) with
 Domino's causal correction head. It drafts {block} tokens per pass, anchor first. It was trained on
-a CPU with two cores in {minutes:.0f} minutes by the scripts in `examples/train_drafter/`. It
+two busy CPU cores in {minutes:.0f} minutes by the scripts in `examples/train_drafter/`. It
 predicts what this one target writes and is of no use without it. The embedding and the LM head are
 the target's and are not in the file ({megabytes:.1f} MB, bf16).
 
@@ -104,10 +113,13 @@ greedy answers to held-out prompts, without early stopping.
 |---|---|---|---|
 {acceptance_table}
 | **all held-out prompts of the trained kinds** | {trained_prompts} | **{trained:.2f}** | |
+| mean of the trained kinds | | {mean_of_kinds:.2f} | |
 | all prompts of the other kinds | {other_prompts} | {other:.2f} | |
 
-The prompts of GSM8K, HumanEval and MT-Bench were never trained on. One caveat: `gsm_symbolic`
-questions are GSM8K test questions with other names and numbers, so GSM8K's *style* of question was.
+The prompts of GSM8K, HumanEval and MT-Bench were never trained on, with one caveat: `gsm_symbolic`
+fills about a hundred templates, which are GSM8K test questions, with other names and numbers. So
+its held-out prompts share their templates with training, and about 5 of our 100 GSM8K questions are
+such a template's original. Averages over kinds depend on the mix of prompts; compare by kind.
 Which prompts are held out is decided by `is_held_out` in `examples/prompts.py`.
 
 ![loss and acceptance](curves.png)
@@ -150,6 +162,9 @@ def write_card(run_dir: Path, out_dir: Path, state: dict[str, Any], num_bytes: i
     totals = acceptance(drafter, target, held_out)
     last = [entry for entry in read_log(run_dir / "log.jsonl") if "loss" in entry][-1]
     prompts = Counter(answer.kind for answer in held_out)
+    trained_kinds = [kind for kind in totals if kind not in EVALUATION_KINDS]
+    mean_of_kinds = sum(totals[kind][0] / totals[kind][1] for kind in trained_kinds)
+    mean_of_kinds /= len(trained_kinds)
     num_other = sum(prompts[kind] for kind in EVALUATION_KINDS)
     card = CARD.format(
         layers=drafter.config.num_layers,
@@ -167,6 +182,7 @@ def write_card(run_dir: Path, out_dir: Path, state: dict[str, Any], num_bytes: i
         acceptance_table=acceptance_table(totals, prompts),
         trained_prompts=prompts.total() - num_other,
         trained=pooled(totals),
+        mean_of_kinds=mean_of_kinds,
         other_prompts=num_other,
         other=pooled(totals, trained=False),
     )

@@ -25,7 +25,7 @@ from tqdm import tqdm
 from vllm import LLM, SamplingParams
 
 TASKS = {  # reasoning-gym task: number of training questions
-    "gsm_symbolic": 900,
+    "gsm_symbolic": 2600,
     "leg_counting": 80,
     "basic_arithmetic": 60,
     "calendar_arithmetic": 60,

@@ -7,6 +7,7 @@ saved every few minutes and continues where it stopped; logs are JSON lines besi
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import math
 import random
@@ -87,7 +88,7 @@ def losses(
     rows = batch.token_ids[:, None].expand(-1, anchors.shape[1], -1)
     labels = rows.gather(2, positions)
     previous = torch.cat([rows.gather(2, anchors[:, :, None]), labels[:, :, :-1]], 2)
-    # A slot counts exp(-k / gamma): drawn as often as that, which halves the work of weighting it.
+    # Slot k counts exp(-k / gamma). Drawing it that often costs half of what weighting it would.
     slots = torch.arange(block_size).expand_as(valid)
     valid = valid & (torch.rand(valid.shape) < torch.exp(-slots / gamma))
     slots = slots[valid]
@@ -95,7 +96,7 @@ def losses(
     columns = candidates.column_of[labels[valid]]
     with torch.autocast("cpu", torch.bfloat16):
         hidden = drafter.block_hidden(batch.features, batch.token_ids, anchors, embedding)
-        states = drafter.head_states(previous.flatten(0, 1), embedding.float())
+        states = drafter.head_states(previous.flatten(0, 1), embedding)
         states = states.view(*previous.shape, -1)
         hidden, states = hidden[valid], states[valid]
         base = hidden @ embedding[candidates.ids].T
@@ -117,6 +118,14 @@ class Run:
     def __init__(self, directory: Path, seed: int, settings: dict[str, int]) -> None:
         torch.manual_seed(seed)
         self.directory, self.settings = directory, settings
+        self._lock = (directory / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit(
+                f"{directory} is in use by another training run: wait for it to end and use what "
+                "it leaves there, or name another directory with --run"
+            ) from None
         self.log_path = directory / "log.jsonl"
         self.drafter = Drafter(DrafterConfig())
         self.optimizer = torch.optim.AdamW(
@@ -166,7 +175,7 @@ def train(args: argparse.Namespace) -> None:
     shuffler = random.Random(args.seed + run.step)
     budget = 60 * args.minutes
     saved_at = evaluated_at = run.seconds
-    mean: Tensor | None = None
+    recent: list[Tensor] = []
     bar = tqdm(total=round(budget), initial=round(run.seconds), unit="s", mininterval=10)
     while run.seconds < budget:
         for members in store.epoch(args.batch, shuffler):
@@ -191,9 +200,10 @@ def train(args: argparse.Namespace) -> None:
             run.optimizer.step()
             run.step += 1
             run.seconds += time.monotonic() - began
-            both = torch.stack([final, base]).detach()
-            mean = both if mean is None else 0.97 * mean + 0.03 * both
+            recent.append(torch.stack([final, base]).detach())
             if run.step % 20 == 0:
+                mean = torch.stack(recent).mean(0)
+                recent.clear()
                 run.log(loss=mean[0].item(), base_loss=mean[1].item(), lr=rate)
                 bar.set_postfix_str(f"step {run.step} loss {mean[0]:.3f} base {mean[1]:.3f}")
                 bar.update(round(run.seconds) - bar.n)
