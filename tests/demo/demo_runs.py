@@ -42,6 +42,7 @@ def greedy(
         max_num_seqs=batch,
         enforce_eager=True,
         kv_cache_memory_bytes=1 << 30,
+        disable_log_stats=False,  # for the number of rounds
         speculative_config=speculative_config,
     )
     conversations = [[{"role": "user", "content": text}] for text in texts]
