@@ -219,8 +219,8 @@ def tree_attention(
     """Attention of one tree's M rows, softmax and sums in float32.
 
     query: [M, num_heads, D]; keys, values: [M, num_kv_heads, D]; key_blocks, value_blocks: as
-    `split_cache` gives them. The prefix is read block by block where it lies, not gathered: a
-    copy would cost as much as the attention itself. Returns [M, num_heads, D] float32.
+    `split_cache` gives them. The prefix is read block by block where it lies, so that
+    nothing is copied. Returns [M, num_heads, D] float32.
     """
     (num_rows, num_heads, head_size), num_kv_heads = query.shape, keys.shape[1]
     group = num_heads // num_kv_heads
