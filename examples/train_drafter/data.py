@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections import Counter
@@ -17,12 +16,16 @@ from transformers import AutoModel
 
 @dataclass(frozen=True)
 class Answer:
-    """A chat prompt and the target's answer to it, as token ids."""
+    """A chat prompt and the target's answer to it, as token ids.
+
+    states_offset: where in the file of hidden states those of this answer begin, in bytes.
+    """
 
     id: str
     kind: str
     prompt_ids: list[int]
     answer_ids: list[int]
+    states_offset: int | None = None
 
     @property
     def token_ids(self) -> list[int]:
@@ -31,18 +34,30 @@ class Answer:
 
 @dataclass(frozen=True)
 class Batch:
-    """token_ids [R, S] right-padded with 0, features [R, S, M*H] bf16, and each row's extent."""
+    """token_ids [R, S] right-padded with 0, hidden states, and each row's extent.
+
+    features [R, S, M*H]: of the captured layers; final [R, S, H]: what the target's LM head sees.
+    """
 
     token_ids: Tensor
     features: Tensor
+    final: Tensor
     prompt_lengths: list[int]
     lengths: list[int]
+
+
+def fast_dtype() -> torch.dtype:
+    """bfloat16 where the CPU multiplies it natively; elsewhere float32 is ten times as fast."""
+    capabilities = torch.cpu.get_capabilities()
+    native = capabilities.get("amx_bf16") or capabilities.get("avx512_bf16")
+    return torch.bfloat16 if native else torch.float32
 
 
 def load_answers(path: Path, min_answer_tokens: int = 16) -> list[Answer]:
     """Answers that are long enough to draft in."""
     rows = [json.loads(line) for line in path.open()]
-    answers = [Answer(r["id"], r["kind"], r["prompt_ids"], r["answer_ids"]) for r in rows]
+    fields = ("id", "kind", "prompt_ids", "answer_ids", "states_offset")
+    answers = [Answer(*(row.get(field) for field in fields)) for row in rows]
     return [answer for answer in answers if len(answer.answer_ids) >= min_answer_tokens]
 
 
@@ -65,56 +80,55 @@ class Target:
 
     def __init__(self, directory: Path, layer_ids: tuple[int, ...]) -> None:
         # The base model: the features never need the LM head's logits.
-        self.model = AutoModel.from_pretrained(directory, dtype=torch.bfloat16).eval()
+        self.model = AutoModel.from_pretrained(directory, dtype=fast_dtype()).eval()
         self.layer_ids = layer_ids
         self.embedding = self.model.get_input_embeddings().weight.detach()
 
     @torch.inference_mode()
     def features(self, token_ids: Tensor) -> Tensor:
-        """[R, S, M*H] bf16: the residual stream after each captured layer, concatenated."""
+        """[R, S, M*H]: the residual stream after each captured layer, concatenated."""
         outputs = self.model(token_ids, output_hidden_states=True, use_cache=False)
         # Entry 0 is the embedding, so entry l + 1 follows layer l.
         states = [outputs.hidden_states[layer_id + 1] for layer_id in self.layer_ids]
         return torch.cat(states, -1)
 
 
-class FeatureStore:
-    """Hidden states of all answers, computed at first use and kept in a file-backed tensor."""
+class TrainingSet:
+    """Answers for training with the hidden states that the engine had while it wrote them."""
 
-    def __init__(self, target: Target, answers: list[Answer], directory: Path) -> None:
-        self.target, self.answers = target, answers
-        self.lengths = [len(answer.token_ids) for answer in answers]
-        self.starts = [0]
-        for length in self.lengths:
-            self.starts.append(self.starts[-1] + length)
-        width = len(target.layer_ids) * target.embedding.shape[1]
-        # In a file, so that the system may drop pages when memory is short, and so that a continued
-        # run finds them again. Answer files only grow, so the first answer identifies the file.
-        key = repr((target.layer_ids, answers[0].token_ids)).encode()
-        path = directory / f"features-{hashlib.sha256(key).hexdigest()[:12]}.bin"
-        flat = torch.from_file(
-            str(path), shared=True, size=self.starts[-1] * width, dtype=torch.bfloat16
+    def __init__(self, path: Path, num_layers: int, hidden_size: int) -> None:
+        self.answers = load_answers(path)
+        self.lengths = [len(answer.token_ids) for answer in self.answers]
+        self._widths = [num_layers * hidden_size, hidden_size]
+        states_path = path.with_name("hidden_states.bin")
+        # Mapped, not read: the system may drop pages when memory is short.
+        self._states = torch.from_file(
+            str(states_path), size=states_path.stat().st_size // 2, dtype=torch.bfloat16
         )
-        self.rows = flat.view(-1, width)
-        # Rows that were never written are zero.
-        self.ready = [bool(self.rows[stop - 1].any()) for stop in self.starts[1:]]
+
+    def _rows(self, member: int) -> Tensor:
+        """[S, (M+1)*H] of one answer."""
+        offset = self.answers[member].states_offset
+        if offset is None:
+            raise ValueError(
+                f"answer {self.answers[member].id} has no hidden states: generate.py writes them"
+            )
+        width = sum(self._widths)
+        return self._states[offset // 2 :][: self.lengths[member] * width].view(-1, width)
 
     def batch(self, members: list[int]) -> Batch:
         """The batch of the answers with these numbers."""
-        token_ids = pad([self.answers[member].token_ids for member in members])
-        spans = [slice(self.starts[member], self.starts[member + 1]) for member in members]
-        if not all(self.ready[member] for member in members):
-            features = self.target.features(token_ids)
-            for row, (member, span) in enumerate(zip(members, spans, strict=True)):
-                self.rows[span] = features[row, : self.lengths[member]]
-                self.ready[member] = True
-        features = torch.zeros(*token_ids.shape, self.rows.shape[1], dtype=torch.bfloat16)
-        for row, span in enumerate(spans):
-            features[row, : span.stop - span.start] = self.rows[span]
+        answers = [self.answers[member] for member in members]
+        token_ids = pad([answer.token_ids for answer in answers])
+        states = torch.zeros(*token_ids.shape, sum(self._widths), dtype=fast_dtype())
+        for row, member in enumerate(members):
+            states[row, : self.lengths[member]] = self._rows(member)
+        features, final = states.split(self._widths, -1)
         return Batch(
             token_ids,
             features,
-            [len(self.answers[member].prompt_ids) for member in members],
+            final,
+            [len(answer.prompt_ids) for answer in answers],
             [self.lengths[member] for member in members],
         )
 
@@ -123,9 +137,9 @@ class FeatureStore:
 
         A median, because a few tokens (the first above all) have values a thousand times as large.
         """
-        self.batch(list(range(min(num_answers, len(self.answers)))))
-        rows = self.rows[: self.starts[min(num_answers, len(self.answers))]]
-        return rows.float().abs().median(0).values.clamp(min=1e-3) * 1.48
+        rows = [self._rows(member) for member in range(min(num_answers, len(self.answers)))]
+        features = torch.cat(rows)[:, : self._widths[0]]
+        return features.float().abs().median(0).values.clamp(min=1e-3) * 1.48
 
     def epoch(self, batch_size: int, shuffler: random.Random) -> Iterator[list[int]]:
         """Every answer once, in shuffled batches of similar length."""

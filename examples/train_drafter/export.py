@@ -89,17 +89,18 @@ tags: [speculative-decoding, dflash, domino]
 
 A small demonstration checkpoint: a block-parallel drafter (DFlash backbone, {layers} layers) with
 Domino's causal correction head. It drafts {block} tokens per pass, anchor first. It was trained on
-two busy CPU cores in {minutes:.0f} minutes by the scripts in `examples/train_drafter/`. It
-predicts what this one target writes and is of no use without it. The embedding and the LM head are
-the target's and are not in the file ({megabytes:.1f} MB, bf16).
+two CPU cores in {minutes:.0f} minutes by the scripts in `examples/train_drafter/`. It predicts what
+this one target writes and is of no use without it. The embedding and the LM head are the target's
+and are not in the file ({megabytes:.1f} MB, bf16).
 
 ## Training
 - Data: {answers} answers ({tokens} tokens) that the target wrote itself, two thirds greedy and one
   third at temperature 0.7, to the prompts below. Nobody else's answers were used.
-- {steps} steps of {batch} sequences x {anchors} anchors, AdamW with a cosine schedule, Domino's
-  curriculum from base logits to corrected logits.
-- Final training losses (cross entropy, position-weighted): {loss:.3f} with the head,
-  {base_loss:.3f} for the base logits.
+- AdamW with a cosine schedule, Domino's curriculum from base logits to corrected logits. Each run
+  begins with the weights of the one before it and has answers of its own; the loss is the cross
+  entropy to a mixture of the answer's token and, at the share given, the target's distribution.
+
+{runs_table}
 
 | prompts | kind | training answers | licence of the prompts |
 |---|---|---|---|
@@ -122,6 +123,8 @@ its held-out prompts share their templates with training, and about 5 of our 100
 such a template's original. Averages over kinds depend on the mix of prompts; compare by kind.
 Which prompts are held out is decided by `is_held_out` in `examples/prompts.py`.
 
+Loss and acceptance over the last run:
+
 ![loss and acceptance](curves.png)
 
 ## Licence
@@ -137,12 +140,51 @@ LICENCES = {
 GENERATED = ("`reasoning-gym`", "Apache-2.0")
 
 
-def data_table(kinds: Counter[str]) -> str:
+def data_table(runs: list[dict[str, Any]]) -> str:
+    kinds: Counter[str] = Counter()
+    for run in runs:
+        kinds.update(run["answers"])
     rows = []
     for kind, count in kinds.most_common():
         source, licence = LICENCES.get(kind, GENERATED)
         rows.append(f"| {source} | {kind} | {count} | {licence} |")
     return "\n".join(rows)
+
+
+def runs_table(runs: list[dict[str, Any]]) -> str:
+    rows = [
+        "| run | answers | tokens | steps | sequences x anchors | minutes | target's share | loss "
+        "| loss of the base logits |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for number, run in enumerate(runs, 1):
+        rows.append(
+            f"| {number} | {sum(run['answers'].values())} | {run['tokens']} | {run['steps']} "
+            f"| {run['batch']} x {run['anchors']} | {run['minutes']:.0f} | {run['distill']} "
+            f"| {run['loss']:.2f} | {run['base_loss']:.2f} |"
+        )
+    return "\n".join(rows)
+
+
+def all_runs(run_dir: Path, state: dict[str, Any]) -> list[dict[str, Any]]:
+    """What training.json keeps of each run that led to these weights, the last one included."""
+    earlier = []
+    if state["start_from"] is not None:
+        earlier = json.loads((Path(state["start_from"]) / "training.json").read_text())
+    answers = load_answers(run_dir / "train.jsonl")
+    last = [entry for entry in read_log(run_dir / "log.jsonl") if "loss" in entry][-1]
+    run = {
+        "answers": dict(Counter(answer.kind for answer in answers)),
+        "tokens": sum(len(answer.answer_ids) for answer in answers),
+        "steps": state["step"],
+        "batch": state["batch"],
+        "anchors": state["anchors"],
+        "minutes": round(state["seconds"] / 60),
+        "distill": state["distill"],
+        "loss": round(last["loss"], 3),
+        "base_loss": round(last["base_loss"], 3),
+    }
+    return [*earlier, run]
 
 
 def acceptance_table(totals: dict[str, tuple[int, int]], prompts: Counter[str]) -> str:
@@ -153,14 +195,12 @@ def acceptance_table(totals: dict[str, tuple[int, int]], prompts: Counter[str]) 
     return "\n".join(rows)
 
 
-def write_card(run_dir: Path, out_dir: Path, state: dict[str, Any], num_bytes: int) -> None:
+def write_card(run_dir: Path, out_dir: Path, runs: list[dict[str, Any]], num_bytes: int) -> None:
     """Evaluate the exported drafter on all held-out answers and write README.md."""
-    answers = load_answers(run_dir / "train.jsonl")
     held_out = load_answers(run_dir / "held_out.jsonl")
     drafter = load_drafter(out_dir)
     target = Target(ensure_target(), drafter.config.target_layer_ids)
     totals = acceptance(drafter, target, held_out)
-    last = [entry for entry in read_log(run_dir / "log.jsonl") if "loss" in entry][-1]
     prompts = Counter(answer.kind for answer in held_out)
     trained_kinds = [kind for kind in totals if kind not in EVALUATION_KINDS]
     mean_of_kinds = sum(totals[kind][0] / totals[kind][1] for kind in trained_kinds)
@@ -169,16 +209,12 @@ def write_card(run_dir: Path, out_dir: Path, state: dict[str, Any], num_bytes: i
     card = CARD.format(
         layers=drafter.config.num_layers,
         block=drafter.config.block_size,
-        minutes=state["seconds"] / 60,
+        minutes=sum(run["minutes"] for run in runs),
         megabytes=num_bytes / 1e6,
-        answers=len(answers),
-        tokens=sum(len(answer.answer_ids) for answer in answers),
-        steps=state["step"],
-        batch=state["batch"],
-        anchors=state["anchors"],
-        loss=last["loss"],
-        base_loss=last["base_loss"],
-        data_table=data_table(Counter(answer.kind for answer in answers)),
+        answers=sum(sum(run["answers"].values()) for run in runs),
+        tokens=sum(run["tokens"] for run in runs),
+        runs_table=runs_table(runs),
+        data_table=data_table(runs),
         acceptance_table=acceptance_table(totals, prompts),
         trained_prompts=prompts.total() - num_other,
         trained=pooled(totals),
@@ -196,9 +232,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=shipped)
     args = parser.parse_args()
     state = torch.load(args.run / "state.pt")
+    runs = all_runs(args.run, state)
     num_bytes = export_weights(state, args.out)
+    (args.out / "training.json").write_text(json.dumps(runs, indent=1) + "\n")
     plot_curves(args.run / "log.jsonl", args.out / "curves.png")
-    write_card(args.run, args.out, state, num_bytes)
+    write_card(args.run, args.out, runs, num_bytes)
     print(f"{args.out}: {num_bytes / 1e6:.1f} MB of weights after {state['step']} steps")
 
 

@@ -1,7 +1,9 @@
 """Step 1: answers of the target itself, the text the drafter learns to predict.
 
-Writes ``train.jsonl`` and ``held_out.jsonl`` (one answer per line). Running again continues where
-the files end. Held-out answers are greedy; of the training answers every third is sampled at 0.7.
+Writes ``train.jsonl`` and ``held_out.jsonl`` (one answer per line), and ``hidden_states.bin``, what
+the target thought while it wrote the former. Running again continues where the files end; another
+``--seed`` asks other questions for training and leaves the held-out ones alone. Held-out answers
+are greedy; of the training answers every third is sampled at 0.7.
 """
 
 from __future__ import annotations
@@ -19,8 +21,13 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import prompts as prompt_sets
+import torch
+from capture import HiddenStates
+from data import fast_dtype
 from demo_target import cache_root, ensure_target
+from drafter import DrafterConfig
 from prompts import HELD_OUT_SEED, Prompt, is_held_out
+from torch import Tensor
 from tqdm import tqdm
 from vllm import LLM, SamplingParams
 
@@ -67,11 +74,11 @@ def self_written(llm: LLM, count: int, seed: int, path: Path) -> list[Prompt]:
 
 def choose_prompts(llm: LLM, seed: int, out: Path) -> tuple[list[Prompt], list[Prompt]]:
     """Shuffled training prompts, and held-out prompts in a fixed order."""
-    shuffler = random.Random(seed)
+    shuffler = random.Random(0)
     train: list[Prompt] = []
     held_out: list[Prompt] = []
     for task, count in TASKS.items():
-        train += prompt_sets.reasoning_gym(task, count, seed=1)
+        train += prompt_sets.reasoning_gym(task, count, seed=1 + 10_000 * seed)
         held_out += prompt_sets.reasoning_gym(task, max(2, count // 40), seed=HELD_OUT_SEED)
     pools = {
         "writing": prompt_sets.writing_bench(),
@@ -93,12 +100,27 @@ def choose_prompts(llm: LLM, seed: int, out: Path) -> tuple[list[Prompt], list[P
     never = {prompt.text for prompt in held_out}
     train = [prompt for prompt in train if prompt.text not in never]
     assert not any(map(is_held_out, train)), "a held-out prompt in the training set"
-    shuffler.shuffle(train)
+    random.Random(seed).shuffle(train)
     return train, held_out
 
 
-def answer(llm: LLM, chosen: list[Prompt], path: Path, greedy_only: bool, deadline: float) -> int:
-    """Append the answers still missing from path as they finish; returns the new answer tokens."""
+def append_bytes(path: Path, rows: Tensor) -> int:
+    """Append the tensor's bytes to the file; returns where they begin."""
+    with path.open("ab") as file:
+        offset = file.tell()
+        file.write(rows.view(torch.uint8).numpy().tobytes())
+    return offset
+
+
+def answer(
+    llm: LLM, chosen: list[Prompt], path: Path, deadline: float, hidden_states: HiddenStates | None
+) -> int:
+    """Append the answers still missing from path as they finish; returns the new answer tokens.
+
+    With hidden_states the answers are for training: a third is sampled, and the target's hidden
+    states go beside them. Without, all are greedy.
+    """
+    greedy_only = hidden_states is None
     done = {json.loads(line)["id"] for line in path.open()} if path.exists() else set()
     tokenizer = llm.get_tokenizer()
     records = {}
@@ -122,6 +144,7 @@ def answer(llm: LLM, chosen: list[Prompt], path: Path, greedy_only: bool, deadli
             "prompt_ids": ids,
         }
     num_tokens = 0
+    states_path = path.with_name("hidden_states.bin")
     # Stepping the engine, not generate(): an interrupted run keeps every finished answer.
     with path.open("a") as file, tqdm(total=len(records), desc=path.name, mininterval=10) as bar:
         while llm.llm_engine.has_unfinished_requests() and time.time() < deadline:
@@ -131,6 +154,11 @@ def answer(llm: LLM, chosen: list[Prompt], path: Path, greedy_only: bool, deadli
                 record = records[output.request_id]
                 record["answer_ids"] = list(output.outputs[0].token_ids)
                 num_tokens += len(record["answer_ids"])
+                if hidden_states is not None:
+                    # Before the record that points at them: an interruption leaves no lie.
+                    length = len(record["prompt_ids"]) + len(record["answer_ids"])
+                    rows = hidden_states.take(output.request_id, length)
+                    record["states_offset"] = append_bytes(states_path, rows)
                 file.write(json.dumps(record) + "\n")
                 file.flush()
                 bar.update()
@@ -141,26 +169,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=cache_root() / "train_drafter")
     parser.add_argument("--minutes", type=float, default=15.0, help="stop after about so long")
-    parser.add_argument("--batch", type=int, default=96, help="requests that decode together")
+    parser.add_argument("--batch", type=int, default=192, help="requests that decode together")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     start = time.time()
     args.out.mkdir(parents=True, exist_ok=True)
     llm = LLM(
         model=str(ensure_target()),
-        dtype="bfloat16",
+        dtype=fast_dtype(),
         enforce_eager=True,
         max_model_len=1024,
         max_num_seqs=args.batch,
-        kv_cache_memory_bytes=4 << 30,
+        kv_cache_memory_bytes=8 << 30,
+        enable_prefix_caching=False,
         seed=args.seed,
     )
     train, held_out = choose_prompts(llm, args.seed, args.out)
     print(f"{len(train)} training prompts, {len(held_out)} held-out prompts")
     deadline = start + 60 * args.minutes
-    answer(llm, held_out, args.out / "held_out.jsonl", True, deadline)
+    answer(llm, held_out, args.out / "held_out.jsonl", deadline, None)
+    hidden_states = HiddenStates(llm, DrafterConfig().target_layer_ids)
     before = time.time()
-    num_tokens = answer(llm, train, args.out / "train.jsonl", False, deadline)
+    num_tokens = answer(llm, train, args.out / "train.jsonl", deadline, hidden_states)
     print(f"{num_tokens} training tokens, {num_tokens / (time.time() - before):.0f} per second")
 
 

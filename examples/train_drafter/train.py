@@ -1,5 +1,7 @@
 """Step 2: train the drafter on the target's answers until a wall-clock budget is spent.
 
+The drafter learns the target's whole distribution at each token as well as the token that follows
+in the answer: with few answers the former is what keeps it from learning them by heart.
 The learning rate and Domino's curriculum follow the share of the budget that is spent. A run is
 saved every few minutes and continues where it stopped; logs are JSON lines beside the checkpoint.
 """
@@ -15,6 +17,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +25,10 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from data import Batch, FeatureStore, Target, frequent_ids, load_answers
+from data import Batch, Target, TrainingSet, fast_dtype, frequent_ids, load_answers
 from demo_target import cache_root, ensure_target
 from drafter import Drafter, DrafterConfig
-from evaluate import acceptance, pooled
+from evaluate import acceptance, load_drafter, pooled
 from export import plot_curves
 from tqdm import tqdm
 
@@ -78,9 +81,12 @@ def sample_anchors(batch: Batch, count: int, shuffler: random.Random) -> tuple[T
 
 def losses(
     drafter: Drafter, embedding: Tensor, batch: Batch, anchors: Tensor, real: Tensor,
-    frequent: Tensor, num_random: int, gamma: float,
+    frequent: Tensor, args: argparse.Namespace,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Cross entropy of the corrected and of the base logits, both scalars."""
+    """Cross entropy of the corrected and of the base logits, both scalars.
+
+    The wanted distribution is a mixture of the target's and of the answer's own token.
+    """
     block_size = drafter.config.block_size
     positions = anchors[:, :, None] + 1 + torch.arange(block_size)
     valid = real[:, :, None] & (positions < torch.tensor(batch.lengths)[:, None, None])
@@ -90,11 +96,11 @@ def losses(
     previous = torch.cat([rows.gather(2, anchors[:, :, None]), labels[:, :, :-1]], 2)
     # Slot k counts exp(-k / gamma). Drawing it that often costs half of what weighting it would.
     slots = torch.arange(block_size).expand_as(valid)
-    valid = valid & (torch.rand(valid.shape) < torch.exp(-slots / gamma))
+    valid = valid & (torch.rand(valid.shape) < torch.exp(-slots / args.gamma))
     slots = slots[valid]
-    candidates = sample_candidates(frequent, labels[valid], num_random, len(embedding))
+    candidates = sample_candidates(frequent, labels[valid], args.random, len(embedding))
     columns = candidates.column_of[labels[valid]]
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16, enabled=fast_dtype() is torch.bfloat16):
         hidden = drafter.block_hidden(batch.features, batch.token_ids, anchors, embedding)
         states = drafter.head_states(previous.flatten(0, 1), embedding)
         states = states.view(*previous.shape, -1)
@@ -104,10 +110,15 @@ def losses(
         # pure_draft_prefix_len = 1: the first slot keeps its base logits.
         bottleneck = bottleneck * (slots > 0)[:, None]
         final = base + F.linear(bottleneck, drafter.correction_rows[candidates.ids])
+    with torch.no_grad():
+        # The state before a token predicts it.
+        rows = torch.arange(len(batch.lengths))[:, None, None].expand_as(positions)[valid]
+        teacher = batch.final[rows, positions[valid] - 1] @ embedding[candidates.ids].T
+        wanted = args.distill * (teacher.float() + candidates.log_weight).softmax(-1)
+        wanted[torch.arange(len(columns)), columns] += 1 - args.distill
 
     def cross_entropy(logits: Tensor) -> Tensor:
-        scores = logits.float() + candidates.log_weight
-        return F.cross_entropy(scores, columns)
+        return F.cross_entropy(logits.float() + candidates.log_weight, wanted)
 
     return cross_entropy(final), cross_entropy(base)
 
@@ -115,7 +126,7 @@ def losses(
 class Run:
     """What survives an interruption: weights, optimiser, step and seconds spent."""
 
-    def __init__(self, directory: Path, seed: int, settings: dict[str, int]) -> None:
+    def __init__(self, directory: Path, seed: int, settings: dict[str, Any]) -> None:
         torch.manual_seed(seed)
         self.directory, self.settings = directory, settings
         self._lock = (directory / "lock").open("w")
@@ -140,6 +151,13 @@ class Run:
             self.step, self.seconds = saved["step"], saved["seconds"]
         torch.manual_seed(seed + self.step)
 
+    def begin(self, feature_gain: Tensor, start_from: Path | None) -> None:
+        """Set the features' gain [M*H] and, if given, take over an exported drafter's weights."""
+        self.drafter.feature_gain.copy_(feature_gain)
+        if start_from is not None:
+            self.drafter.load_state_dict(load_drafter(start_from).state_dict())
+            self.drafter.fc.weight.data.div_(feature_gain)  # export folded the gain into fc
+
     def save(self) -> None:
         state = {
             "drafter": self.drafter.state_dict(),
@@ -161,24 +179,28 @@ class Run:
 
 def train(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
-    run = Run(args.run, args.seed, {"batch": args.batch, "anchors": args.anchors})
+    start_from = str(args.start_from) if args.start_from else None
+    settings = {"batch": args.batch, "anchors": args.anchors, "distill": args.distill}
+    run = Run(args.run, args.seed, {**settings, "start_from": start_from})
     drafter = run.drafter
-    answers = load_answers(args.run / "train.jsonl")
+    data = TrainingSet(
+        args.run / "train.jsonl", len(drafter.config.target_layer_ids), drafter.config.hidden_size
+    )
+    answers = data.answers
     held_out = load_answers(args.run / "held_out.jsonl")[:: args.held_out_stride]
     frequent, covered = frequent_ids(answers, args.frequent)
     tokens = sum(len(answer.answer_ids) for answer in answers)
     print(f"{len(answers)} answers, {tokens} tokens, {len(frequent)} ids cover {covered:.2%}")
     target = Target(ensure_target(), drafter.config.target_layer_ids)
-    store = FeatureStore(target, answers, args.run)
     if run.step == 0:
-        drafter.feature_gain.copy_(1 / store.feature_scale())
+        run.begin(1 / data.feature_scale(), args.start_from)
     shuffler = random.Random(args.seed + run.step)
     budget = 60 * args.minutes
     saved_at = evaluated_at = run.seconds
     recent: list[Tensor] = []
     bar = tqdm(total=round(budget), initial=round(run.seconds), unit="s", mininterval=10)
     while run.seconds < budget:
-        for members in store.epoch(args.batch, shuffler):
+        for members in data.epoch(args.batch, shuffler):
             began = time.monotonic()
             progress = run.seconds / budget
             if progress >= 1:
@@ -186,11 +208,9 @@ def train(args: argparse.Namespace) -> None:
             cosine = 0.5 * (1 + math.cos(math.pi * progress))
             rate = args.lr * min(1.0, (run.step + 1) / args.warmup) * (0.98 * cosine + 0.02)
             run.optimizer.param_groups[0]["lr"] = rate
-            batch = store.batch(members)
+            batch = data.batch(members)
             anchors, real = sample_anchors(batch, args.anchors, shuffler)
-            final, base = losses(
-                drafter, target.embedding, batch, anchors, real, frequent, args.random, args.gamma
-            )
+            final, base = losses(drafter, target.embedding, batch, anchors, real, frequent, args)
             # Domino's curriculum: the base logits first, then the corrected ones. The floor keeps
             # the base logits good, because they choose every depth's candidates.
             share = max(args.base_floor, 1 - progress / args.curriculum)
@@ -235,6 +255,12 @@ def main() -> None:
     parser.add_argument("--gamma", type=float, default=4.0, help="slot k weighs exp(-k / gamma)")
     parser.add_argument("--curriculum", type=float, default=0.6, help="share of the budget")
     parser.add_argument("--base-floor", type=float, default=0.1, help="least weight of base loss")
+    parser.add_argument(
+        "--distill", type=float, default=0.7, help="share of the target's distribution in the loss"
+    )
+    parser.add_argument(
+        "--start-from", type=Path, help="an exported drafter whose weights a new run begins with"
+    )
     parser.add_argument("--frequent", type=int, default=3000, help="ids in every softmax")
     parser.add_argument("--random", type=int, default=500, help="other ids, fresh each step")
     parser.add_argument("--save-minutes", type=float, default=5.0)
