@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from itertools import pairwise
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -80,6 +81,22 @@ class Engine:
             tail = "\n".join(Path(self._log.name).read_text().splitlines()[-30:])
             raise RuntimeError(f"engine {self.name}: {reply}\n{tail}\n(log: {self._log.name})")
         return reply
+
+
+def start_all(engines: Iterable[Engine]) -> dict[str, Engine]:
+    """Engines by name once all are ready; they start at the same time.
+
+    All are closed when one of them fails.
+    """
+    by_name = {engine.name: engine for engine in engines}
+    try:
+        for engine in by_name.values():
+            engine.wait_until_ready()
+    except BaseException:
+        for engine in by_name.values():
+            engine.close()
+        raise
+    return by_name
 
 
 def _environment(plugin: bool) -> dict[str, str]:

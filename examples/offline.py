@@ -17,7 +17,7 @@ from typing import Any
 
 from demo_target import ensure_target
 from divergences import find_divergences
-from engine_worker import Engine
+from engine_worker import Engine, start_all
 from offline_report import print_divergences, print_results, summarise, to_json
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -55,18 +55,10 @@ def engine_args(target: Path, dtype: str, speculative_config: dict | None) -> di
 
 def start_engines(target: Path, drafter: Path, dtype: str) -> dict[str, Engine]:
     """One engine per configuration, all starting at the same time."""
-    engines = {
-        name: Engine(name, engine_args(target, dtype, config), plugin=config is not None)
+    return start_all(
+        Engine(name, engine_args(target, dtype, config), plugin=config is not None)
         for name, config in configurations(drafter).items()
-    }
-    try:
-        for engine in engines.values():
-            engine.wait_until_ready()
-    except BaseException:
-        for engine in engines.values():
-            engine.close()
-        raise
-    return engines
+    )
 
 
 def load_prompts(tokenizer: Any) -> list[list[int]]:
@@ -130,14 +122,20 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser = common_arguments(__doc__, rounds=3)
     parser.add_argument("--max-tokens", type=int, default=64, help="new tokens per prompt")
-    parser.add_argument("--rounds", type=int, default=3, help="measurements per configuration")
+    return parser.parse_args()
+
+
+def common_arguments(description: str | None, rounds: int) -> argparse.ArgumentParser:
+    """What every comparison of engines on the demo pair can be told."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--rounds", type=int, default=rounds, help="measurements per engine")
     parser.add_argument("--drafter", type=Path, default=DRAFTER, help="directory of the drafter")
     parser.add_argument("--json", type=Path, help="write the results to this file as well")
     parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
-    return parser.parse_args()
+    return parser
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from typing import Any
 
 from bench_environment import environment
 from demo_target import ensure_target
-from engine_worker import Engine
-from offline import BATCH_SIZES, DRAFTER, engine_args, load_prompts
+from engine_worker import Engine, start_all
+from offline import BATCH_SIZES, common_arguments, engine_args, load_prompts
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -48,33 +48,29 @@ class Overhead:
         return [ours / theirs for theirs, ours in zip(self.stock, self.plugin, strict=True)]
 
 
-def start(target: Path, drafter: Path, dtype: str) -> tuple[Engine, Engine]:
+def start(target: Path, drafter: Path, dtype: str) -> dict[str, Engine]:
     speculative_config = {
         "method": "dartree",
         "model": str(drafter),
         "num_speculative_tokens_per_batch_size": NO_DRAFTS,
     }
-    stock = Engine(STOCK, engine_args(target, dtype, None), plugin=False)
-    plugin = Engine(PLUGIN, engine_args(target, dtype, speculative_config), plugin=True)
-    try:
-        stock.wait_until_ready()
-        plugin.wait_until_ready()
-    except BaseException:
-        stock.close()
-        plugin.close()
-        raise
-    return stock, plugin
+    return start_all(
+        (
+            Engine(STOCK, engine_args(target, dtype, None), plugin=False),
+            Engine(PLUGIN, engine_args(target, dtype, speculative_config), plugin=True),
+        )
+    )
 
 
 def measure(
-    engines: tuple[Engine, Engine], prompts: list[list[int]], steps: int, rounds: int
+    engines: dict[str, Engine], prompts: list[list[int]], steps: int, rounds: int
 ) -> list[Overhead]:
     """Interleaved rounds of `steps` decode steps at each batch size."""
     found = []
     for batch_size in BATCH_SIZES:
         medians: dict[str, list[float]] = {STOCK: [], PLUGIN: []}
         for _ in range(rounds):
-            for engine in engines:
+            for engine in engines.values():
                 batch = prompts[:batch_size]
                 engine.call("step_milliseconds", prompts=batch, num_tokens=8)  # settle the cores
                 times = engine.call("step_milliseconds", prompts=batch, num_tokens=steps)
@@ -121,10 +117,10 @@ def main() -> int:
     console.print(f"target {target}\nstarting two engines", style="dim")
     engines = start(target, args.drafter, args.dtype)
     try:
-        check_no_drafts(engines[1], prompts)
+        check_no_drafts(engines[PLUGIN], prompts)
         found = measure(engines, prompts, args.steps, args.rounds)
     finally:
-        for engine in engines:
+        for engine in engines.values():
             engine.close()
     print_table(console, found, args.limit, args.markdown)
     if args.json is not None:
@@ -144,14 +140,9 @@ def to_json(found: list[Overhead], args: argparse.Namespace) -> dict[str, Any]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser = common_arguments(__doc__, rounds=7)
     parser.add_argument("--steps", type=int, default=128, help="decode steps per measurement")
-    parser.add_argument("--rounds", type=int, default=7, help="measurements per engine")
     parser.add_argument("--limit", type=float, default=1.10, help="largest ratio that passes")
-    parser.add_argument("--drafter", type=Path, default=DRAFTER, help="directory of the drafter")
-    parser.add_argument("--json", type=Path, help="write the results to this file as well")
-    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
     return parser.parse_args()
 
 

@@ -6,9 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from vllm_dartree.patches.ledger import Patch
-
 from vllm_dartree.engine.payload import payload_of
+from vllm_dartree.patches.ledger import Patch
 
 
 def _make(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.tiny_args import tiny_engine_args
 from tests.engine_process import run_engine
 from vllm_dartree.options import MAX_BUDGET, DartreeOptions, parse_options
 from vllm_dartree.tree.builders import BUILDERS
@@ -153,8 +154,6 @@ def test_options_survive_the_way_to_other_processes() -> None:
 
 def configured(target: str, drafter: str, given: list[dict[str, Any]]) -> list[Any]:
     """Budget and builder, or the error, for ways of giving options to ``EngineArgs``."""
-    from vllm.engine.arg_utils import EngineArgs
-
     from vllm_dartree import register
     from vllm_dartree.engine.payload import payload_of
 
@@ -167,16 +166,7 @@ def configured(target: str, drafter: str, given: list[dict[str, Any]]) -> list[A
         if arguments.get("speculative_config", {}).get("model") == "DRAFTER":
             arguments["speculative_config"]["model"] = drafter
         try:
-            config = EngineArgs(
-                model=target,
-                dtype="float32",
-                skip_tokenizer_init=True,
-                max_model_len=256,
-                block_size=32,
-                max_num_seqs=4,
-                kv_cache_memory_bytes=1 << 25,
-                **arguments,
-            ).create_engine_config()
+            config = tiny_engine_args(target, **arguments).create_engine_config()
         except Exception as error:
             results.append(f"{type(error).__name__}: {error}")
             continue

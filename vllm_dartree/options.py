@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from vllm_dartree.tree.builders import BUILDERS
@@ -74,6 +74,19 @@ class DartreeOptions:
         return self.budget
 
 
+OPTION_KEYS = {PREFIX + field.name for field in fields(DartreeOptions)} - {PREFIX + "budget"}
+"""Our keys of ``speculative_config``; the budget is vLLM's ``num_speculative_tokens``."""
+
+
+def check_option_keys(user: Mapping[str, Any]) -> None:
+    """Raises:
+    ValueError: a key with our prefix is none of `OPTION_KEYS`; the message names the nearest.
+    """
+    for key in user:
+        if key.startswith(PREFIX):
+            check_known("speculative_config key", key, OPTION_KEYS)
+
+
 def _supertree_size(width: int, candidates: int, depth: int) -> int:
     """Nodes of a full supertree: the first depth has min(W, K), later ones min(W, W K) = W."""
     return min(width, candidates) + (depth - 1) * min(width, width * candidates)
@@ -89,12 +102,7 @@ def parse_options(
     Raises:
         ValueError: an unknown key (with the nearest valid one) or a value out of its range.
     """
-    known = {PREFIX + name for name in ("builder", "width", "candidates", "depth_bonus", "depth")}
-    known.add(PREFIX + "token_tree")
-    for key in user:
-        if key.startswith(PREFIX):
-            check_known("speculative_config key", key, known)
-
+    check_option_keys(user)
     builder = user.get(PREFIX + "builder", DartreeOptions.builder)
     check_known(PREFIX + "builder", builder, BUILDERS)
     depth = _integer(user, PREFIX + "depth", horizon, 1, horizon)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
-from vllm_dartree.patches import speculative_config
-from vllm_dartree.patches.ledger import ABSENT, Patch
 
 from tests.engine.tiny_pair import write_drafter, write_target
 from vllm_dartree.cli.check import patch_row
 from vllm_dartree.cli.main import app
 from vllm_dartree.cli.report import PatchRow, Report
+from vllm_dartree.patches import speculative_config
+from vllm_dartree.patches.ledger import ABSENT, Patch
 
 SECONDS = 300  # importing vLLM on a busy machine
 

@@ -75,6 +75,7 @@ def test_the_runner_is_accepted_within_one_check_only() -> None:
 def scan_after_numba() -> bool:
     import numba  # noqa: F401
     from vllm.platforms import current_platform
+
     from vllm_dartree.patches.cpu_runner import PATCHES
 
     for patch in PATCHES:

@@ -41,6 +41,7 @@ SAMPLED_OPTIONS = {
 def enable_model_runner_v2() -> None:
     """What a dartree configuration does, without drafts: the runner and its kernels alone."""
     import vllm.config.vllm
+
     from vllm_dartree.patches.cpu_runner import PATCHES
 
     vllm.config.vllm.HAS_TRITON = True

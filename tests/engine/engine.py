@@ -10,6 +10,7 @@ from vllm import LLM, SamplingParams
 
 from tests.engine import oracles
 from tests.engine.prompts import MAX_MODEL_LEN, Prompt
+from vllm_dartree.engine.inspect import runner_of
 
 DEFAULTS = {
     "dtype": "float32",
@@ -88,8 +89,7 @@ class Engine:
 
     @property
     def runner(self) -> Any:
-        executor = self.llm.llm_engine.engine_core.engine_core.model_executor
-        return executor.driver_worker.worker.model_runner
+        return runner_of(self.llm)
 
     @property
     def speculator(self) -> Any:

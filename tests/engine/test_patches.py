@@ -9,6 +9,7 @@ import pytest
 
 from tests.engine.checkpoints import write_all
 from tests.engine.harness import Reports
+from tests.engine.tiny_args import tiny_engine_args
 from tests.engine_process import run_engine
 
 PATCHED = [
@@ -40,22 +41,12 @@ def test_B35_core_and_worker_are_processes_of_their_own(reports: Reports) -> Non
 
 
 def create_config(target: str, drafter: str, method: str | None) -> Any:
-    from vllm.engine.arg_utils import EngineArgs
-
     speculative = None
     if method is not None:
         speculative = {"method": method, "model": drafter, "num_speculative_tokens": 4}
         if method == "ngram":
             speculative = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
-    return EngineArgs(
-        model=target,
-        dtype="float32",
-        skip_tokenizer_init=True,
-        max_model_len=256,
-        block_size=32,
-        kv_cache_memory_bytes=1 << 25,
-        speculative_config=speculative,
-    ).create_engine_config()
+    return tiny_engine_args(target, speculative_config=speculative).create_engine_config()
 
 
 def outcome(target: str, drafter: str, method: str | None) -> str:
@@ -97,9 +88,8 @@ def _current(patch: Any) -> str:
 
 
 def on_another_vllm(target: str, drafter: str) -> dict[str, str]:
-    from vllm_dartree.patches import ledger
-
     from vllm_dartree import register
+    from vllm_dartree.patches import ledger
 
     ledger.SUPPORTED_VLLM = "0.99.0"
     register()

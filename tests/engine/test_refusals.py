@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.engine.checkpoints import write_all
+from tests.engine.tiny_args import tiny_engine_args
 from tests.engine_process import run_engine
 
 pytest.importorskip("vllm")
@@ -135,8 +136,6 @@ def test_plain_attention_layers_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def messages(target: str, drafter: str) -> dict[str, str]:
     """What `vllm serve` would say, for options given the way users give them."""
-    from vllm.engine.arg_utils import EngineArgs
-
     from vllm_dartree import register
 
     register()
@@ -149,17 +148,8 @@ def messages(target: str, drafter: str) -> dict[str, str]:
         "lora": {"enable_lora": True},
         "processors": {"logits_processors": ["builtins:object"]},
     }.items():
-        arguments = EngineArgs(
-            model=target,
-            dtype="float32",
-            skip_tokenizer_init=True,
-            max_model_len=256,
-            block_size=32,
-            max_num_seqs=4,
-            kv_cache_memory_bytes=1 << 25,
-            speculative_config={"method": "dartree", "model": drafter},
-            **options,
-        )
+        speculative = {"method": "dartree", "model": drafter}
+        arguments = tiny_engine_args(target, speculative_config=speculative, **options)
         try:
             config = arguments.create_engine_config()
             said[name] = f"runs on V2: {config.use_v2_model_runner}"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from vllm_dartree.kernels.tree_attention.reference import tree_attention as reference
 
+from vllm_dartree.kernels.tree_attention.reference import tree_attention as reference
 from vllm_dartree.tree import DraftTree
 
 cpu_attention = pytest.importorskip("vllm_dartree.engine.cpu_attention")

@@ -1,15 +1,13 @@
-"""A change to vLLM as a value: applied, listed and taken back."""
+"""A replaced kernel as a value: applied, listed and taken back."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-_ABSENT = object()
-
 
 @dataclass(frozen=True)
 class Change:
-    """One attribute of one vLLM object that is replaced while Model Runner V2 is enabled."""
+    """One Triton kernel that is replaced in the module that defines it."""
 
     target: str
     """Dotted name of what is replaced."""
@@ -17,7 +15,7 @@ class Change:
     holder: Callable[[], Any]
     """Imports and returns the object whose attribute is replaced."""
     replacement: Callable[[Any], Any]
-    """Makes the new value from the old one (None where the attribute was absent)."""
+    """Makes the new value from the old one."""
 
     @property
     def attribute(self) -> str:
@@ -36,21 +34,20 @@ class AppliedChanges:
         return tuple(change for change, _, _ in self._by_target.values())
 
     def apply(self, change: Change) -> None:
-        """Put one change in force; nothing happens when its target is changed already."""
+        """Put one change in force; nothing happens when its target is changed already.
+
+        Raises:
+            AttributeError: vLLM has no such kernel.
+        """
         if change.target in self._by_target:
             return
         holder = change.holder()
-        # The attribute's own entry, not an inherited one, so that a class gets its own back.
-        before = vars(holder).get(change.attribute, _ABSENT)
-        value = change.replacement(None if before is _ABSENT else before)
-        setattr(holder, change.attribute, value)
+        before = getattr(holder, change.attribute)
+        setattr(holder, change.attribute, change.replacement(before))
         self._by_target[change.target] = (change, holder, before)
 
     def revert(self) -> None:
         """Take all changes back, the last one first."""
         while self._by_target:
             _, (change, holder, before) = self._by_target.popitem()
-            if before is _ABSENT:
-                delattr(holder, change.attribute)
-            else:
-                setattr(holder, change.attribute, before)
+            setattr(holder, change.attribute, before)

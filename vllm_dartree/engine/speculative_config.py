@@ -23,7 +23,13 @@ from vllm_dartree.models import (
     read_drafter,
     register_models,
 )
-from vllm_dartree.options import METHOD, PREFIX, DartreeOptions, check_known, parse_options
+from vllm_dartree.options import (
+    OPTION_KEYS,
+    DartreeOptions,
+    check_known,
+    check_option_keys,
+    parse_options,
+)
 
 # vLLM's keys that would change what is drafted or how it is accepted, and the values under which
 # they change nothing.
@@ -37,10 +43,6 @@ _HARMLESS = {
     "quantization": (None,),
     "kv_cache_dtype": (None, "auto"),
 }
-
-
-def wants_dartree(user: Mapping[str, Any] | None) -> bool:
-    return bool(user) and user.get("method") == METHOD  # type: ignore[union-attr]
 
 
 def make_speculative_config(
@@ -109,14 +111,13 @@ def checkpoint_directory(user: Mapping[str, Any]) -> Path:
 
 
 def _vllm_keys(user: Mapping[str, Any], config_class: type) -> dict[str, Any]:
-    valid = {field.name for field in fields(config_class)}
-    ours = {PREFIX + f.name for f in fields(DartreeOptions) if f.name not in ("budget",)}
+    check_option_keys(user)
+    valid = {field.name for field in fields(config_class)} | OPTION_KEYS
     passed_on = {}
     for key, value in user.items():
-        if key.startswith(PREFIX):
-            check_known("speculative_config key", key, ours)
+        if key in OPTION_KEYS:
             continue
-        check_known("speculative_config key", key, valid | ours)
+        check_known("speculative_config key", key, valid)
         if key in _HARMLESS and value not in _HARMLESS[key]:
             allowed = ", ".join(repr(v) for v in _HARMLESS[key] if v is not None) or "unset"
             raise ValueError(

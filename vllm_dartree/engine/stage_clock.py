@@ -29,10 +29,6 @@ class StageClock:
             self._seconds[stage] += now - self._last
         self._last = now
 
-    def pause(self) -> None:
-        """What comes until the next mark belongs to no stage (the engine may be idle)."""
-        self._last = None
-
     def seconds(self) -> dict[str, float]:
         """Seconds per stage since the last reset, in the order of `STAGES`."""
         return {stage: self._seconds[stage] for stage in STAGES}
